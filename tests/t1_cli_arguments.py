@@ -260,7 +260,7 @@ OPTIONS = st.builds(
     st.builds(
         MemoryOptions,
         st.none() | TEXTS,
-        st.sampled_from(POLICIES),
+        st.sampled_from([*POLICIES]),
         st.none() | st.tuples(st.floats(0, 1e9, exclude_min=True), st.integers(1, 1 << 60)),
     ),
     st.builds(

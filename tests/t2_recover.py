@@ -25,19 +25,7 @@ from stores import NoKernel
 from redoxfs.chunks import Cells, ChunkStore, build_cells
 from redoxfs.chunks.directory import DirectoryStore
 from redoxfs.dataset import Catalog, build_catalog, read_tree
-from redoxfs.node import (
-    ExpectedOpen,
-    Journal,
-    Node,
-    OpenFile,
-    Past,
-    Plan,
-    RecoveryError,
-    plan_pool,
-    plan_slot,
-    pool_memory_for,
-    slot_memory_for,
-)
+from redoxfs.node import PLANNERS, ExpectedOpen, Journal, Node, OpenFile, Past, Plan, RecoveryError
 from redoxfs.node.callers import TICKS_PER_S, Callers
 from redoxfs.node.journal import CLOSED, EXACT, FAILED, OPEN, OPENED, Entry, Shared
 from redoxfs.node.recent import TURNS, RecentTurns
@@ -337,9 +325,8 @@ def packed(root: Path, kinds: Sequence[str] = ("jpg",)) -> Iterator[Dataset]:
 def plan_of(dataset: Dataset, policy: str, share: float) -> Plan:
     """``share``: of the samples, that are in memory at a time."""
     catalog, cells = dataset.catalog, dataset.cells
-    if policy == "pool":
-        return plan_pool(catalog, cells, memory_bytes=pool_memory_for(catalog, cells, share), seed=1)
-    return plan_slot(catalog, cells, memory_bytes=slot_memory_for(catalog, cells, share), seed=1)
+    planner = PLANNERS[policy]
+    return planner.plan(catalog, cells, memory_bytes=planner.memory_for(catalog, cells, share), seed=1)
 
 
 def mounted(

@@ -15,6 +15,7 @@ from typing import Any
 from redoxfs.cli.options.examining import InspectOptions
 from redoxfs.cli.table import print_table
 from redoxfs.launch.archives import with_archives
+from redoxfs.launch.defaults import POLICIES
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.sizes import counted, format_bytes, format_needed
@@ -40,7 +41,7 @@ def run(options: InspectOptions) -> int:
         )
     finally:
         os.close(root_fd)
-    if options.nodes > 1 and options.memory.policy == "slot":
+    if options.nodes > 1 and not POLICIES[options.memory.policy].reads_some:
         raise UsageError("inspect --nodes is for --policy pool; for slot: redoxfs simulate --help")
     facts = gather(
         dataset,
@@ -130,12 +131,10 @@ def _memory(dataset: Dataset, policy: str, memory_bytes: int, nodes: int) -> dic
     """Chunks, and the --memory of each node that it takes to hold the least that works and some shares of the samples;
     with what the daemon itself needs, the limit of a job or a pod."""
     from redoxfs.launch.own_memory import PoolOfNode, limit_for
-    from redoxfs.node import pool_memory_for, pool_reads, slot_memory_for
+    from redoxfs.node import PLANNERS, pool_reads
 
     catalog, cells = dataset.catalog, dataset.cells
-    memory_for: Callable[[float], int] = partial(
-        slot_memory_for if policy == "slot" else pool_memory_for, catalog, cells
-    )
+    memory_for: Callable[[float], int] = partial(PLANNERS[policy].memory_for, catalog, cells)
     reads_with: Callable[[int], float] = partial(pool_reads, catalog, cells)
     if nodes > 1:
         of_node = PoolOfNode(catalog, cells, nodes)
@@ -150,7 +149,7 @@ def _memory(dataset: Dataset, policy: str, memory_bytes: int, nodes: int) -> dic
         "memory_for": needed,
         "limit_for": {name: limit_for(size, files) for name, size in needed.items()},
     }
-    if policy == "pool":
+    if POLICIES[policy].reads_some:
         reads = {name: reads_with(size) for name, size in needed.items()}
         facts["reads_with"] = {name: round(share, 4) for name, share in reads.items()}
         if nodes == 1:

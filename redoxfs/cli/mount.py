@@ -226,7 +226,7 @@ def summary(prepared: Prepared) -> list[str]:
         return [f"{line}, and nothing is redirected"]
     data = format_bytes(int(catalog.sample_bytes.sum()))
     held = f"{format_bytes(prepared.memory_bytes)} of memory hold {plan.held_share:.0%} of the samples"
-    stays = plan.about["policy"] == "pool" and plan.sharing is None and plan.held_share == 1
+    stays = plan.retained is not None and plan.sharing is None and plan.held_share == 1
     return [
         line,
         f"{counted(len(catalog.class_of), 'sample')} ({data}) "

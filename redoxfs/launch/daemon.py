@@ -25,6 +25,7 @@ from redoxfs.launch.archives import check_hidden, with_archives
 from redoxfs.launch.background import Work
 from redoxfs.launch.cache import check_cache, resolved, with_cache, with_cache_again
 from redoxfs.launch.deadline import Look
+from redoxfs.launch.defaults import POLICIES
 from redoxfs.launch.errors import CommandError, MountpointError, SourceUnusableError, TooLittleMemoryError, UsageError
 from redoxfs.launch.fuse_access import check_fuse
 from redoxfs.launch.fuse_options import FuseOptions, parse_fuse_options
@@ -189,7 +190,7 @@ def _prepared(
     say_verdict(dataset.catalog.verdict)
     if dataset.index is None and (receive is not None or "allow_other" in fuse.options):
         _say_closed_by_a_list(source, dataset)
-    if dataset.catalog.is_for_sampler and (members is not None or options.memory.policy != "pool"):
+    if dataset.catalog.is_for_sampler and (members is not None or not POLICIES[options.memory.policy].draws):
         given = "--nodes" if members is not None else f"--policy {options.memory.policy}"
         raise UsageError(f"{given}: a mount for a sampler (--classes sampler) is of one node, with --policy pool")
     if state_file is not None and not take_over(state_file, target, options.timeout_s):
@@ -419,13 +420,13 @@ def _check_writable(target: PathStatus) -> None:
 
 def _plan(dataset: Dataset, memory_bytes: int, options: MountOptions, members: "Membership | None") -> "Plan":
     from redoxfs.chunks import MemoryTooSmallError
-    from redoxfs.node import plan_pool, plan_slot
+    from redoxfs.node import PLANNERS
 
     share = None
     if members is not None:
         share = _share(dataset, options, members.rank, len(members.addresses), memory_bytes)
     try:
-        plan = plan_slot if options.memory.policy == "slot" else plan_pool
+        plan = PLANNERS[options.memory.policy].plan
         return plan(dataset.catalog, dataset.cells, memory_bytes=memory_bytes, seed=options.dataset.seed, share=share)
     except MemoryTooSmallError as error:
         raise TooLittleMemoryError(

@@ -1,5 +1,7 @@
 """Defaults, limits and choices of options: all that a grammar needs to know of what its options are for."""
 
+from typing import NamedTuple
+
 # Slow storage answers within seconds, even a parallel filesystem under load; lost storage never does. A minute tells
 # one from the other.
 DEFAULT_TIMEOUT_S = 60.0
@@ -22,7 +24,26 @@ DEFAULT_PORT = 7420
 # Nodes are numbered in seven bits.
 MOST_NODES = 127
 
-POLICIES = ("pool", "slot")
+
+class PolicyTraits(NamedTuple):
+    """What a mount must know of a policy before there is a plan (`redoxfs.node.PLANNERS` makes it).
+
+    ``streams``       any samples of a class do: chunks are the smallest that read well, archives are read as they lie,
+                      and nodes may exchange samples or have storage of their own
+    ``draws``         it can serve a sampler
+    ``needs_order``   it prefetches by the orders of samplers
+    ``reads_some``    with memory for a part of the samples, an epoch reads a part: `inspect` tells how much
+    """
+
+    streams: bool = False
+    draws: bool = False
+    needs_order: bool = False
+    reads_some: bool = False
+
+
+POLICIES = {"pool": PolicyTraits(streams=True, draws=True, reads_some=True), "slot": PolicyTraits(needs_order=True)}
+"""The policies by their names in --policy."""
+
 STORAGES = ("shared", "local")
 ARCHIVE_LAYOUTS = ("auto", "tree", "folders", "none")
 LOG_FORMATS = ("text", "json")

@@ -26,7 +26,7 @@ from redoxfs.launch.addresses import (
     port_of,
     split_address,
 )
-from redoxfs.launch.defaults import DEFAULT_PORT, DEFAULT_PREFETCH_WINDOW, MOST_NODES
+from redoxfs.launch.defaults import DEFAULT_PORT, DEFAULT_PREFETCH_WINDOW, MOST_NODES, POLICIES
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.options import ClusterOptions, SharingOptions
 from redoxfs.launch.rendezvous import rendezvous
@@ -144,7 +144,7 @@ def check_sharing(sharing: SharingOptions, policy: str) -> None:
     missing = [name for name, file in files.items() if file is None]
     if 0 < len(missing) < len(files):
         raise UsageError(f"{', '.join(name for name in _TLS if name not in missing)} needs {' and '.join(missing)}")
-    if policy == "slot":
+    if POLICIES[policy].needs_order:
         if sharing.exchange:
             raise UsageError("--exchange is for --policy pool; with --policy slot every sample has one home")
         if sharing.storage == "local":

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from redoxfs.dataset.errors import ClassesError
 from redoxfs.launch.catalogs import catalog_from_file
 from redoxfs.launch.deadline import run_in_child
+from redoxfs.launch.defaults import POLICIES
 from redoxfs.launch.errors import SourceUnusableError, UsageError
 from redoxfs.launch.memory import available_memory, default_memory
 from redoxfs.launch.options import DatasetOptions, MemoryOptions
@@ -203,7 +204,7 @@ def _directory_store(dataset: Dataset, reading: Reading) -> "ChunkStore":
 
 
 def _directory_chunk_size(catalog: "Catalog", memory: MemoryOptions, *, is_cached: bool) -> int:
-    size = DEFAULT_CHUNK_SIZE if memory.policy == "slot" else _DIRECTORY_CHUNK_SIZE
+    size = _DIRECTORY_CHUNK_SIZE if POLICIES[memory.policy].streams else DEFAULT_CHUNK_SIZE
     if is_cached and len(catalog.class_of):
         mean_bytes = float(catalog.sample_bytes.mean())
         while size < DEFAULT_CHUNK_SIZE and size * mean_bytes < _CACHED_CHUNK_BYTES:
@@ -286,7 +287,7 @@ def _open_archives(opening: Opening) -> Dataset:
     source, root_fd, options, memory = opening.source, opening.root_fd, opening.options, opening.memory
     index = open_archives(source, root_fd, options, is_storage_local=opening.is_storage_local)
     storage = _storage_of(index, root_fd, memory, None) if opening.measure_storage else None
-    if memory.policy == "slot":
+    if not POLICIES[memory.policy].streams:
         # Its memory is for chunks that have the same classes in their slots, which neighbours have not.
         cells = cells_of(index.catalog, options.chunk_size or DEFAULT_CHUNK_SIZE, options.seed)
         return Dataset(index.catalog, cells, root_fd, index, storage)
@@ -328,7 +329,7 @@ def _packed_chunk_size(
             is_packed = "is packed" if index.versions is None else "is read"
             raise UsageError(f"{source.asked} {is_packed} in chunks of {packed}; --chunk-size must divide that")
         return options.chunk_size
-    if memory.policy == "slot" or speed is None or not len(index.catalog.class_of):
+    if not POLICIES[memory.policy].streams or speed is None or not len(index.catalog.class_of):
         return packed
     from redoxfs.chunks import UNKNOWN_SPEED
 

@@ -5,6 +5,7 @@ from redoxfs.node.journal import Journal
 from redoxfs.node.kernel import Kernel
 from redoxfs.node.node import ExpectedOpen, Node, OpenFile
 from redoxfs.node.plan import (
+    PLANNERS,
     Plan,
     Share,
     plan_pool,
@@ -19,6 +20,7 @@ from redoxfs.node.threads import NoThreadError
 from redoxfs.node.waits import WAITING_OPENS, WAITING_READS
 
 __all__ = [
+    "PLANNERS",
     "WAITING_OPENS",
     "WAITING_READS",
     "ExpectedOpen",

@@ -58,7 +58,7 @@ from redoxfs.node.memory import Content, Memory
 from redoxfs.node.open_files import Handle, OpenFiles
 from redoxfs.node.pending import PendingTurns, Promise, Undecided
 from redoxfs.node.permissions import Permissions
-from redoxfs.node.plan import Plan, Share, SharedServingPolicy
+from redoxfs.node.plan import Plan, Share
 from redoxfs.node.recent import RecentTurns
 from redoxfs.node.recovery import (
     Past,
@@ -81,6 +81,7 @@ from redoxfs.protocol import (
     Opened,
     Pending,
     Served,
+    SharedServingPolicy,
     numbers_of,
 )
 from redoxfs.protocol.binding import UNDECIDED

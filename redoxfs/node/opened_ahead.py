@@ -28,7 +28,6 @@ from redoxfs.node.node import Node
 from redoxfs.node.recent import Batch, Int64
 from redoxfs.node.state import State, StateError, StateWriter, decode, encode, read_bytes, replace_file
 from redoxfs.node.threads import in_thread
-from redoxfs.protocol import SlotNode
 from redoxfs.protocol.turns import Numbers, taken_back
 
 MOST_ROWS_BYTES = 700_000
@@ -89,8 +88,7 @@ class OpenedAhead:
         return {"again": again}
 
     def _check_policy(self) -> None:
-        is_counted_elsewhere = isinstance(self._node.plan.policy, SlotNode)
-        if is_counted_elsewhere:
+        if not self._node.plan.policy.counts_own_turns:
             raise ValueError("on several nodes this needs --policy pool: with slot, other nodes count a sample's turn")
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import trio
 
 from redoxfs.node.memory import Memory
-from redoxfs.node.plan import Plan, SharedServingPolicy
-from redoxfs.protocol import Binding, Delivered, Pending, Served
+from redoxfs.node.plan import Plan
+from redoxfs.protocol import Binding, Delivered, Pending, Served, SharedServingPolicy
 
 
 @dataclass(slots=True)

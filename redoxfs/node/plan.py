@@ -5,8 +5,9 @@ holds the bytes of open files, of closed files that may get a second look, and o
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +16,13 @@ from redoxfs.chunks import Cells, MemoryTooSmallError, fit, memory_for_share
 from redoxfs.chunks.layout import RESIDENT_SHARE, deal, room_for_open
 from redoxfs.dataset import Catalog
 from redoxfs.node.memory import Retainer
-from redoxfs.node.state import Resumable
 from redoxfs.protocol import (
     LocalFirst,
-    Policy,
     PoolPolicy,
-    SharedPolicy,
+    ServingPolicy,
+    SharedServingPolicy,
     SlotNode,
     SlotPolicy,
-    TreeLap,
     exchange_for,
     homes_by_vc,
     retained_bytes_for,
@@ -49,32 +48,6 @@ DRAWN_SAMPLES = 8192
 room for them in up to half of the memory."""
 
 
-class _Serving(Protocol):
-    """The part of a policy that a node needs beside turns."""
-
-    def laps(self, samples: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
-        """The lap, from 1, of the class or column of each of ``samples``."""
-
-    @property
-    def units(self) -> npt.NDArray[np.integer]:
-        """int[S]: the class or column of each sample."""
-
-    def lap_of(self, sample: int) -> int:
-        """The lap, from 1, of the class or column of ``sample``. After its turn, that of the turn."""
-
-    def laps_of_units(self) -> npt.NDArray[np.int32]:
-        """int32[units]: the lap of each class or column."""
-
-    def chunk_of(self, sample: int) -> int:
-        """The physical chunk of ``sample``."""
-
-    def count_laps(self, tree_of: npt.NDArray[np.integer], trees: int) -> None:
-        """Count the turns of each tree from now on; ``tree_of``: int[S]."""
-
-    def tree_laps(self) -> list[TreeLap]:
-        """The lap of each tree, once they are counted."""
-
-
 class Retaining(Retainer, Protocol):
     """A policy that retains samples from lap to lap; see `PoolPolicy`."""
 
@@ -88,14 +61,6 @@ class Retaining(Retainer, Protocol):
     def reads_alone(self) -> int: ...
     @property
     def given_back(self) -> int: ...
-
-
-class ServingPolicy(Policy, _Serving, Resumable, Protocol):
-    """A policy of one node, as `Node` uses it."""
-
-
-class SharedServingPolicy(SharedPolicy, _Serving, Protocol):
-    """A policy of several nodes, as `Node` uses it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -442,3 +407,18 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
         passing=pool if keeps_passes else None,
         lendable_bytes=lendable,
     )
+
+
+class Planner(NamedTuple):
+    """How a policy is planned.
+
+    ``plan``        takes what `plan_pool` takes
+    ``memory_for``  bytes of --memory with which the policy holds a share of the samples at a time, 0 for the least
+    """
+
+    plan: Callable[..., Plan]
+    memory_for: Callable[[Catalog, Cells, float], int]
+
+
+PLANNERS = {"pool": Planner(plan_pool, pool_memory_for), "slot": Planner(plan_slot, slot_memory_for)}
+"""By the names of policies in --policy; see `redoxfs.launch.defaults.POLICIES`."""

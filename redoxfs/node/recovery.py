@@ -45,13 +45,13 @@ from redoxfs.node.journal import (
 from redoxfs.protocol import (
     Binding,
     BindingTables,
-    LocalFirst,
+    Kept,
     Replay,
-    Replayable,
     ReplayError,
+    ServingPolicy,
     SharedReplay,
+    SharedServingPolicy,
     SharedState,
-    SlotNode,
     answer_of,
     message_of,
 )
@@ -224,8 +224,8 @@ class Past(NamedTuple):
 _CANNOT = "cannot continue where the former process was"
 
 
-def identity_of(catalog: Catalog, policy: Replayable | LocalFirst | SlotNode) -> str:
-    """A hash of every column of the tree and the catalog, times and inodes too, and of columns or homes.
+def identity_of(catalog: Catalog, policy: ServingPolicy | SharedServingPolicy) -> str:
+    """A hash of every column of the tree and the catalog, times and inodes too, and of the policy's identity.
 
     The kernel knows files by the number of their entry, and the stamps that are not in the journal are those of the
     scan. So a process continues only with the very same scan.
@@ -237,10 +237,9 @@ def identity_of(catalog: Catalog, policy: Replayable | LocalFirst | SlotNode) ->
             if isinstance(array, np.ndarray):
                 digest.update(f"{name} {array.dtype.str}{array.shape} ".encode())
                 digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    if isinstance(policy, SlotNode):
-        digest.update(np.ascontiguousarray(policy.home_of).view(np.uint8).data)
-    elif not isinstance(policy, LocalFirst):
-        digest.update(np.ascontiguousarray(policy.units).view(np.uint8).data)
+    of_policy = policy.identity
+    if of_policy is not None:
+        digest.update(np.ascontiguousarray(of_policy).view(np.uint8).data)
     return digest.hexdigest()
 
 
@@ -326,7 +325,7 @@ class Former:
         *,
         identity: str,
         catalog: Catalog,
-        policy: Replayable | LocalFirst | SlotNode,
+        policy: ServingPolicy | SharedServingPolicy,
         binding: Binding,
         exact: ExactFiles,
     ) -> "Former":
@@ -342,20 +341,9 @@ class Former:
             if state.identity != identity:
                 raise CheckpointError("it served another scan of the dataset, or other classes or columns")
             binding.resume(state.tables)
-            replay: Replay | SharedReplay
-            if isinstance(policy, LocalFirst | SlotNode):
-                if state.policy is None:
-                    raise CheckpointError("it is of a node without others")
-                replay = SharedReplay(
-                    binding,
-                    policy,
-                    state.policy,
-                    undecided=dict(state.undecided.tolist()),
-                    promises={ticket: (path, thread) for ticket, path, thread in state.promises.tolist()},
-                )
-            else:
-                replay = Replay(binding, state.turns, policy)
-            former = Former(catalog, exact, replay, binding)
+            promises = {ticket: (path, thread) for ticket, path, thread in state.promises.tolist()}
+            kept = Kept(state.turns, state.policy, dict(state.undecided.tolist()), promises)
+            former = Former(catalog, exact, policy.repeat(binding, kept), binding)
             former._load(state)
             for entry in entries:
                 former._repeat(entry)

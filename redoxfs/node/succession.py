@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from redoxfs.dataset import Catalog
 from redoxfs.node.callers import Callers
 from redoxfs.node.drawing import Blocks
@@ -33,21 +31,8 @@ from redoxfs.node.recovery import (
     stamp_row,
 )
 from redoxfs.node.supply import Supply
-from redoxfs.protocol import (
-    Binding,
-    Closed,
-    LocalFirst,
-    PoolPolicy,
-    SharedReplay,
-    SharedState,
-    SlotNode,
-    SlotPolicy,
-)
+from redoxfs.protocol import Binding, Closed, SharedReplay
 from redoxfs.protocol.tables import column, rows
-from redoxfs.protocol.turns import Turns
-
-NO_TURNS = Turns(np.zeros(0, np.int32), np.zeros(0, np.uint8), 0)
-"""In a checkpoint in which the state of the policy has the turns."""
 
 
 @dataclass(slots=True, eq=False)
@@ -87,7 +72,7 @@ class Succession:
             past,
             identity=self._identity(),
             catalog=self.catalog,
-            policy=self._replayable,
+            policy=self.plan().policy,
             binding=self.binding,
             exact=self.exact,
         )
@@ -154,14 +139,8 @@ class Succession:
             self.pending.give_up_unless_bound(path)
         self.pending.withdraw_before()
 
-    @property
-    def _replayable(self) -> PoolPolicy | SlotPolicy | LocalFirst | SlotNode:
-        policy = self.plan().policy
-        assert isinstance(policy, PoolPolicy | SlotPolicy | LocalFirst | SlotNode)
-        return policy
-
     def _identity(self) -> str:
-        policy = self._replayable
+        policy = self.plan().policy
         if self._identified is None or self._identified[0] is not policy:
             self._identified = policy, identity_of(self.catalog, policy)
         return self._identified[1]
@@ -183,12 +162,8 @@ class Succession:
             handles.append((OpenBefore(number, entry, DATA, opened.thread, of_file.size, shares, of_file), shares))
             for file, stamp in self.supply.since_scan(opened.content.sample, opened.content.stamps):
                 stamps[opened.path, file] = stamp
-        exact, policy = self.exact, self._replayable
-        shared: SharedState | None = None
-        if isinstance(policy, LocalFirst | SlotNode):
-            shared, turns = policy.state(), NO_TURNS
-        else:
-            turns = policy.turns_to_repeat() if isinstance(policy, PoolPolicy) else policy.turns()
+        exact = self.exact
+        turns, of_policy = self.plan().policy.kept()
         undecided, promises = self.pending.tickets()
         return NodeState(
             identity=self._identity(),
@@ -204,7 +179,7 @@ class Succession:
             heard=rows(((thread, int(at_s * 1e9)) for thread, at_s in self.callers.heard_s.items()), 2),
             undecided=rows(undecided.items(), 2),
             promises=rows(((ticket, *of) for ticket, of in promises.items()), 3),
-            policy=shared,
+            policy=of_policy,
             place=None if self.place is None else self.place(),
             blocks=rows(self.blocks.rows(), 3),
         ).encode()

@@ -9,14 +9,11 @@ Called in the node's task, between two requests.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from redoxfs.node.node import Node
-
-BeginPass = Callable[[int | None], bool]
-"""Of a policy: the number of a class tree, None for all. False: it has no passes."""
 
 
 class ToldEpochs:
@@ -30,8 +27,7 @@ class ToldEpochs:
     async def begin(self, data: bytes) -> Mapping[str, Any]:
         """Begin a pass. ``begun`` is False if the policy has none. Raises ValueError for a tree that is not there."""
         tree = self._tree_in(data)
-        begin: BeginPass | None = getattr(self._node.plan.policy, "begin_pass", None)
-        if begin is None or not begin(tree):
+        if not self._node.plan.policy.begin_pass(tree):
             return {"begun": False}
         self.told += 1
         # It has no entry in the journal, and a daemon that takes over must go on in this pass.

@@ -16,7 +16,8 @@ events in the same order give the same decisions on every machine. The runtime (
 ``tables``       the state of a binding as arrays
 ``turns``        how far the laps are: the state that is saved, and merged where nodes share laps
 ``lap_progress``  the lap of each tree, counted turn by turn
-``events``       the records that these modules exchange, and the interfaces of policies
+``events``       the records that these modules exchange, and what a binding needs of a policy
+``serving``      the whole interface of a policy, as a node uses it
 """
 
 from redoxfs.protocol.as_numbers import answer_of, message_of, numbers_of
@@ -42,6 +43,7 @@ from redoxfs.protocol.local_first import Given, LocalFirst, Take, exchange_for
 from redoxfs.protocol.pool import PoolPolicy, retained_bytes_for
 from redoxfs.protocol.replay import NO_SAMPLE, Replay, Replayable, ReplayError
 from redoxfs.protocol.samplers import RandomOrder, distributed_order, distributed_orders, in_step
+from redoxfs.protocol.serving import Kept, ServingPolicy, SharedServingPolicy
 from redoxfs.protocol.shared_replay import SharedReplay
 from redoxfs.protocol.slot import SlotPolicy
 from redoxfs.protocol.slot_nodes import Hit, RemoteAnswer, RemoteRead, SlotNode, homes_by_vc
@@ -59,6 +61,7 @@ __all__ = [
     "Given",
     "Handled",
     "Hit",
+    "Kept",
     "Load",
     "LocalFirst",
     "Message",
@@ -73,8 +76,10 @@ __all__ = [
     "ReplayError",
     "Replayable",
     "Served",
+    "ServingPolicy",
     "SharedPolicy",
     "SharedReplay",
+    "SharedServingPolicy",
     "SharedState",
     "SlotNode",
     "SlotPolicy",

@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from redoxfs.protocol.events import ChooseVictim, Load, Served, oldest
 from redoxfs.protocol.lap_progress import LapProgress, TreeLap
+from redoxfs.protocol.serving import ServingPolicy
 from redoxfs.protocol.turns import Turns
 
 Int32 = npt.NDArray[np.int32]
@@ -36,7 +37,7 @@ Flags = npt.NDArray[np.bool_]
 Ints: TypeAlias = "memoryview[int]"
 
 
-class SlotPolicy:
+class SlotPolicy(ServingPolicy):
     """Which sample answers a request, and which chunk is read for it.
 
     Args:
@@ -153,10 +154,6 @@ class SlotPolicy:
         for column in self._reserved.values():
             had[list(column)] = False
         return Turns(self._lap.reshape(-1).copy(), np.packbits(had), self._given)
-
-    def recover(self, turns: Turns) -> None:
-        """`restore`, in a process after another one."""
-        self.restore(turns)
 
     def restore(self, turns: Turns) -> None:
         """Resume where another policy of the same layout was. Nothing is in memory or reserved any more.

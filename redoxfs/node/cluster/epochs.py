@@ -16,7 +16,7 @@ import trio
 
 from redoxfs.dataset import Catalog
 from redoxfs.node.threads import in_thread
-from redoxfs.protocol import SlotNode
+from redoxfs.protocol import SharedServingPolicy
 from redoxfs.protocol.samplers import RandomOrder, distributed_orders, in_step
 from redoxfs.protocol.turns import Turns
 
@@ -129,7 +129,7 @@ class EpochTracker:
     def __init__(
         self,
         node: int,
-        policy: SlotNode,
+        policy: SharedServingPolicy,
         samples: Int32,
         number_of_samples: int,
         orders: Orders | None,

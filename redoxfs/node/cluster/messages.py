@@ -20,10 +20,9 @@ import trio
 from redoxfs.chunks.store import Payload
 from redoxfs.node.memory import Content
 from redoxfs.node.node import Node
-from redoxfs.node.plan import SharedServingPolicy
 from redoxfs.node.supply import all_here
 from redoxfs.peers import Peers, Reply
-from redoxfs.protocol import Answer, Delivered, Message, SlotNode, Take
+from redoxfs.protocol import Answer, Delivered, Message, SharedServingPolicy, Take
 
 PAUSE_S = 0.005
 """Before peers are asked again for samples that none of them had, doubled each time up to `LONGEST_PAUSE_S`: the
@@ -138,7 +137,7 @@ class Messages:
     def follow(self, requester: int, epoch: int, order: npt.NDArray[np.int32]) -> None:
         """``requester`` will ask in ``order`` in ``epoch``."""
         policy = self._policy
-        if isinstance(policy, SlotNode):
+        if policy.needs_order:
             policy.follow(requester, epoch, order)
             # An order has no entry in the journal, and is not sent again.
             self._node.checkpoint()

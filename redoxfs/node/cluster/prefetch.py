@@ -24,7 +24,6 @@ from redoxfs.node.node import Node
 from redoxfs.node.plan import Sharing
 from redoxfs.node.threads import in_thread
 from redoxfs.peers import Peers
-from redoxfs.protocol import SlotNode
 from redoxfs.protocol.turns import Turns
 
 
@@ -97,7 +96,7 @@ class Prefetch:
     def _tracker(self, sharing: Sharing, samples: npt.NDArray[np.int32], orders: Orders | None) -> EpochTracker | None:
         """None if the policy does not prefetch."""
         policy = sharing.policy
-        if not isinstance(policy, SlotNode):
+        if not policy.needs_order:
             return None
         node, of_all = sharing.share.node, len(self._catalog.class_of)
         # An order has no entry in the journal, so a checkpoint has it before the next request.

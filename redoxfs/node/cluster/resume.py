@@ -21,11 +21,10 @@ import numpy.typing as npt
 
 from redoxfs.node.cluster.prefetch import Prefetch
 from redoxfs.node.node import Node
-from redoxfs.node.plan import SharedServingPolicy
 from redoxfs.node.state import WRITE_EVERY_S, State, StateError, StateWriter, line_of, name_of, summary
 from redoxfs.node.threads import in_thread
 from redoxfs.peers.bounds import LAST_PEER_LAP, check_laps
-from redoxfs.protocol import LocalFirst
+from redoxfs.protocol import SharedServingPolicy
 from redoxfs.protocol.turns import Turns
 
 log = logging.getLogger(__name__)
@@ -124,15 +123,14 @@ class Laps:
 
     def begun(self) -> npt.NDArray[np.int32]:
         """int32[C]: how many laps of each class have begun."""
-        policy = self._policy
-        return policy.begun() if isinstance(policy, LocalFirst) else np.zeros(0, np.int32)
+        return self._policy.begun()
 
     def rejoin(self, begun: npt.NDArray[np.int32]) -> None:
         """This process has taken the place of another."""
         if self._resumes:
             self._say("the other nodes continued without this node, so it joins them and resumes nothing")
         policy = self._policy
-        if isinstance(policy, LocalFirst):
+        if len(policy.begun()):
             log.info("this process replaces another: it takes part from the next lap of each class")
             policy.rejoin(begun)
             self._node.checkpoint()

@@ -29,7 +29,6 @@ from redoxfs.node.threads import in_thread
 from redoxfs.peers import Identity, JoinTimeoutError, Peers, Place, RefusedError, Transport, View
 from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.view import ANEW, RESUMED
-from redoxfs.protocol import RemoteRead, SlotNode, Take
 from redoxfs.protocol.turns import Turns
 
 SILENT_SHARE = 0.5
@@ -235,16 +234,14 @@ class Membership:
             return {**stats, "node": 0, "nodes": 1, "peers": []}
         of_peers = self._peers.stats()
         policy, share = self._node.shared_policy, self._node.share
-        if isinstance(policy, SlotNode):
-            stats["prefetched"] = policy.prefetched
-            stats["conflicts"] = policy.conflicts
-            stats["degraded"] = policy.degraded + self._node.counters.degraded
         return {
             **stats,
+            "degraded": policy.degraded + self._node.counters.degraded,
             "node": share.node,
             "nodes": share.nodes,
-            "exchange": 0.0 if isinstance(policy, SlotNode) else round(share.exchange or 0.0, 4),
+            "exchange": round(share.exchange or 0.0, 4),
             "missed": policy.missed,
+            **policy.figures(),
             "remote_bytes_in": of_peers["bytes_in"],
             "remote_bytes_out": of_peers["bytes_out"],
             "retries": of_peers["retries"],
@@ -346,12 +343,11 @@ class Membership:
 
     def _bounds(self, sharing: Sharing) -> Bounds:
         catalog, policy = self._catalog, sharing.policy
-        if isinstance(policy, SlotNode):
-            return Bounds(len(catalog.class_of), len(catalog.class_names), kinds=(RemoteRead,), home_of=policy.home_of)
         return Bounds(
             len(catalog.class_of),
             len(catalog.class_names),
-            kinds=(Take,),
+            kinds=(policy.message_kind,),
+            home_of=policy.home_of,
             class_of=catalog.class_of,
             lies_at=sharing.lies_at,
         )

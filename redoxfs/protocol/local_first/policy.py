@@ -11,6 +11,7 @@ from redoxfs.protocol.local_first.peer import Sent
 from redoxfs.protocol.local_first.state import NodeState
 from redoxfs.protocol.local_first.waiting import Ticket
 from redoxfs.protocol.replay import ReplayError
+from redoxfs.protocol.serving import SharedServingPolicy
 
 Int32 = npt.NDArray[np.int32]
 
@@ -22,8 +23,11 @@ EMPTY_ROUNDS = 2
 """How many times every peer has to have nothing before an incomplete lap ends without the rest."""
 
 
-class LocalFirst(NodeState):
-    """One node's part. A `SharedPolicy`. For its arguments see `NodeState`."""
+class LocalFirst(NodeState, SharedServingPolicy):
+    """One node's part. For its arguments see `NodeState`."""
+
+    message_kind = Take
+    missed = 0
 
     def request(self, sample: int) -> Served | Pending:
         """A turn for a sample of ``sample``'s class."""

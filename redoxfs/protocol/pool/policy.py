@@ -9,6 +9,7 @@ from redoxfs.protocol.pool.loads import Loads
 from redoxfs.protocol.pool.passes import MOST_TURNS, Pass, PassFigures
 from redoxfs.protocol.pool.queues import HAD_TURN, RESERVED
 from redoxfs.protocol.pool.state import DELIVERED_PER_REQUEST
+from redoxfs.protocol.serving import ServingPolicy
 
 NOT_LOADED, LOADED, RETAINED = 0, 1, 2
 """What a sample was when it was reserved. The room of a retained one is kept for it."""
@@ -30,7 +31,7 @@ NOTED = 0xFFFFFFFE
 """The part of the clock that is noted with each open: `Passes` reads it as the number of turns."""
 
 
-class PoolPolicy(Loads):
+class PoolPolicy(Loads, ServingPolicy):
     """Which sample answers a request, and which chunks to load ahead. For its arguments see `PoolState`."""
 
     def request(self, sample: int) -> Served:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from redoxfs.protocol.events import Answer, ChooseVictim, Delivered, Handled, Message, Pending, Served, SharedState
 from redoxfs.protocol.lap_progress import LapProgress, TreeLap
 from redoxfs.protocol.replay import ReplayError
+from redoxfs.protocol.serving import SharedServingPolicy
 from redoxfs.protocol.slot import SlotPolicy
 from redoxfs.protocol.slot_nodes.home import Home
 from redoxfs.protocol.slot_nodes.messages import RemoteAnswer, RemoteRead
@@ -20,10 +21,10 @@ from redoxfs.protocol.turns import Ledger, Turns, merged
 Ints = npt.NDArray[np.integer]
 
 
-class SlotNode:
+class SlotNode(SharedServingPolicy):
     """One node of the distributed protocol: Alg. 1 for its own requests, a home for those of others.
 
-    A `SharedPolicy`. Where the next sample of a (VC, O) at another home may be one that is reserved here already,
+    Where the next sample of a (VC, O) at another home may be one that is reserved here already,
     `reserve` returns None.
 
     Args:
@@ -35,6 +36,12 @@ class SlotNode:
         window: P, the prefetch window in requests; one means no prefetch.
         reads_alone: whether samples that another home does not give can be read here, as on shared storage.
     """
+
+    message_kind = RemoteRead
+    home_of: Ints
+    needs_order = True
+    # The home counts a sample's turn.
+    counts_own_turns = False
 
     def __init__(
         self,
@@ -213,6 +220,11 @@ class SlotNode:
         """int[S]: the column of each sample. Each has laps of its own."""
         return self._policy.columns
 
+    @property
+    def identity(self) -> Ints:
+        """The homes: each column has one."""
+        return self.home_of
+
     def lap_of(self, sample: int) -> int:
         """The lap, counted from 1, that the column of ``sample`` is in; 1 for a sample of another home."""
         return self._policy.lap_of(sample)
@@ -336,6 +348,10 @@ class SlotNode:
         one was sent for its (VC, O) already. A request counts in every window that skips it.
         """
         return self._home.conflicts
+
+    def figures(self) -> dict[str, Any]:
+        """Its part of stats.json."""
+        return {"prefetched": self.prefetched, "conflicts": self.conflicts, "exchange": 0.0}
 
 
 def homes_by_vc(columns: npt.NDArray[np.int64], chunk_size: int, nodes: int) -> npt.NDArray[np.int8]:

@@ -1,0 +1,159 @@
+"""The whole interface of a policy, as a node uses it. Derive from `ServingPolicy`, or from `SharedServingPolicy`, which
+is for several nodes.
+
+`events.Policy` and `events.SharedPolicy` are what a binding needs: turns and reservations. A node also asks for laps,
+writes the policy's state into checkpoints and files, and continues from them. A method that has a body here is a
+default. No module but those that make a plan knows which policy there is.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from redoxfs.protocol.binding import Binding
+from redoxfs.protocol.events import Message, SharedPolicy, SharedState
+from redoxfs.protocol.lap_progress import TreeLap
+from redoxfs.protocol.replay import Replay, Replayable
+from redoxfs.protocol.shared_replay import SharedReplay
+from redoxfs.protocol.turns import Int32, Numbers, Turns
+
+NO_TURNS = Turns(np.zeros(0, np.int32), np.zeros(0, np.uint8), 0)
+"""In a checkpoint in which the state of the policy has the turns."""
+
+
+class Kept(NamedTuple):
+    """What a checkpoint has of a policy, and of the opens and stats that wait for another node.
+
+    ``undecided``  by path: the ticket of its open
+    ``promises``   by ticket of a stat: its path and thread
+    """
+
+    turns: Turns
+    state: SharedState | None
+    undecided: Mapping[int, int]
+    promises: Mapping[int, tuple[int, int]]
+
+
+class _Serving(Protocol):
+    """What policies of one node and of several have in common.
+
+    ``counts_own_turns``  the turns that this node gave its readers are all that it counts: they can be taken back here
+    """
+
+    counts_own_turns: bool = True
+
+    @property
+    def units(self) -> Numbers:
+        """int[S]: the number of each sample's class or column, which has laps of its own."""
+
+    @property
+    def identity(self) -> Numbers | None:
+        """What a checkpoint relies on beside the scan: a process with another one does not continue from it."""
+
+    def laps(self, samples: Numbers) -> Int32:
+        """The lap, from 1, of the class or column of each of ``samples``."""
+
+    def lap_of(self, sample: int) -> int:
+        """The lap, from 1, of the class or column of ``sample``. After its turn, that of the turn."""
+
+    def laps_of_units(self) -> Int32:
+        """int32[units]: the lap of each class or column."""
+
+    def chunk_of(self, sample: int) -> int:
+        """The physical chunk of ``sample``."""
+
+    def count_laps(self, tree_of: Numbers, trees: int) -> None:
+        """Count the turns of each tree from now on (`lap_progress`); ``tree_of``: int[S]."""
+
+    def tree_laps(self) -> list[TreeLap]:
+        """The lap of each tree, once they are counted."""
+
+    def begin_pass(self, tree: int | None) -> bool:
+        """The job says that an epoch of a tree begins, or of all. Returns whether the policy has passes."""
+        del tree
+        return False
+
+
+class ServingPolicy(Replayable, _Serving, Protocol):
+    """A policy of one node."""
+
+    @property
+    def identity(self) -> Numbers | None:
+        return self.units
+
+    @property
+    def given(self) -> int:
+        """How many turns were given since the first lap began, those before a `restore` included."""
+
+    def turns(self) -> Turns:
+        """How far the laps are. A copy."""
+
+    def restore(self, turns: Turns) -> None:
+        """Resume where another policy of the same samples was, with nothing in memory or reserved.
+
+        Raises ValueError, and changes nothing, if that is impossible.
+        """
+
+    def recover(self, turns: Turns) -> None:
+        self.restore(turns)
+
+    def turns_to_repeat(self) -> Turns:
+        """`turns`, for a record of the turns after them, and `recover`."""
+        return self.turns()
+
+    def kept(self) -> tuple[Turns, SharedState | None]:
+        """What a checkpoint has of it."""
+        return self.turns_to_repeat(), None
+
+    def repeat(self, binding: Binding, kept: Kept) -> Replay:
+        """Continue from ``kept``. Raises ValueError."""
+        return Replay(binding, kept.turns, self)
+
+
+class SharedServingPolicy(SharedPolicy, _Serving, Protocol):
+    """A policy of several nodes.
+
+    ``message_kind``  of its messages
+    ``home_of``       int[S], the home of each sample; None: a policy without homes
+    ``needs_order``   it prefetches by the orders of all nodes, which `follow` tells it
+    """
+
+    message_kind: type[Message]
+    home_of: Numbers | None = None
+    needs_order: bool = False
+
+    @property
+    def identity(self) -> Numbers | None:
+        return None
+
+    @property
+    def degraded(self) -> int:
+        """How many requests got the very sample they asked for, as its home was lost."""
+        return 0
+
+    def follow(self, requester: int, epoch: int, order: Numbers) -> None:
+        """``requester``, this node or another, will ask in ``order`` in ``epoch``."""
+        del requester, epoch, order
+
+    def figures(self) -> dict[str, Any]:
+        """Its part of stats.json."""
+        return {}
+
+    def begun(self) -> Int32:
+        """int32[C]: how many laps of each class have begun. Empty: one that takes a node's place need not know."""
+        return np.zeros(0, np.int32)
+
+    def rejoin(self, begun: Int32) -> None:
+        """This process has taken the place of another; the laps that have ``begun`` go on without its samples."""
+        del begun
+
+    def kept(self) -> tuple[Turns, SharedState | None]:
+        """What a checkpoint has of it."""
+        return NO_TURNS, self.state()
+
+    def repeat(self, binding: Binding, kept: Kept) -> SharedReplay:
+        """Continue from ``kept``. Raises ValueError."""
+        if kept.state is None:
+            raise ValueError("it is of a node without others")
+        return SharedReplay(binding, self, kept.state, undecided=kept.undecided, promises=kept.promises)
