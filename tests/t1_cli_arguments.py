@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redoxfs.cli import main
-from redoxfs.cli.arguments import _ADDED, parse, parser, rendered
+from redoxfs.cli.arguments import VERBS, parse, parser, rendered
 from redoxfs.cli.exits import EXITS, code_of, line_of
 from redoxfs.cli.options.nodes import ClusterUpOptions
-from redoxfs.cli.program import _VERBS
+from redoxfs.cli.program import run
 from redoxfs.launch.daemon import default_fuse_threads
 from redoxfs.launch.deadline import look, read_file, run_in_child
 from redoxfs.launch.defaults import POLICIES, STORAGES
@@ -346,7 +346,7 @@ def test_version_and_help_go_to_stdout(capfd: pytest.CaptureFixture[str]) -> Non
     told = capfd.readouterr().out
     assert told.count("\n") <= 50
     assert max(map(len, told.splitlines())) <= 80
-    assert {line.split()[0] for line in told.splitlines() if line.startswith("  ")} - {"redoxfs"} == {*_ADDED}
+    assert {line.split()[0] for line in told.splitlines() if line.startswith("  ")} - {"redoxfs"} == {*VERBS}
     with pytest.raises(SystemExit):
         main(["--help-all"])
     told = capfd.readouterr().out
@@ -497,6 +497,7 @@ def test_a_runtime_folder_with_too_long_a_path_is_skipped(tmp_path: Path, monkey
     assert len(os.fsencode(control_path(Path("/mnt/a")))) <= 107
 
 
-def test_a_bare_command_lists_verbs_in_the_order_of_help() -> None:
+def test_a_bare_command_lists_verbs_in_the_order_of_help(capsys: pytest.CaptureFixture[str]) -> None:
     action = next(each for each in parser()._actions if isinstance(each, argparse._SubParsersAction))
-    assert list(_VERBS) == list(action.choices)
+    assert run([]) == 2
+    assert f"one of {', '.join(action.choices)} (" in capsys.readouterr().err

@@ -54,14 +54,14 @@ def parse(argv: Sequence[str] | None = None) -> Command:
 
 def parser() -> argparse.ArgumentParser:
     """The whole grammar."""
-    return _grammar(tuple(_ADDED))
+    return _grammar(tuple(VERBS))
 
 
 def _verbs_of(words: Sequence[str]) -> tuple[str, ...]:
     """The verbs whose grammar a command line needs. Making all of them takes longer than most verbs do."""
-    if words and words[0] in _ADDED:
+    if words and words[0] in VERBS:
         return (words[0],)
-    return () if words == ["--version"] else tuple(_ADDED)
+    return () if words == ["--version"] else tuple(VERBS)
 
 
 @cache
@@ -72,7 +72,7 @@ def _grammar(names: tuple[str, ...]) -> argparse.ArgumentParser:
     top.add_argument("--version", action="store_true", help="print the version and exit")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", prog="redoxfs", parser_class=Parser)
     for name in names:
-        _ADDED[name](verbs)
+        VERBS[name](verbs)
     return top
 
 
@@ -576,7 +576,7 @@ _GROUPS: dict[str, dict[str, Callable[["Verbs[Parser]"], None]]] = {
 }
 """What adds each verb to the grammar, in the groups and in the order of `redoxfs --help`."""
 
-_ADDED = {name: add for verbs in _GROUPS.values() for name, add in verbs.items()}
+VERBS = {name: add for verbs in _GROUPS.values() for name, add in verbs.items()}
 
 
 # Options of several verbs

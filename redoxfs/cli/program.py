@@ -11,39 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from redoxfs.cli.arguments import parse
+from redoxfs.cli.arguments import VERBS, parse
 from redoxfs.cli.exits import reported
 from redoxfs.launch.errors import UsageError
-
-# Each verb is a module with a `run(options) -> int`, imported when chosen: mount and inspect load numpy.
-_VERBS = {
-    "doctor": "redoxfs.cli.doctor",
-    "inspect": "redoxfs.cli.inspect",
-    "pack": "redoxfs.cli.pack",
-    "mount": "redoxfs.cli.mount",
-    "umount": "redoxfs.cli.umount",
-    "status": "redoxfs.cli.status",
-    "top": "redoxfs.cli.top",
-    "stats": "redoxfs.cli.stats",
-    "profile": "redoxfs.cli.profile",
-    "report": "redoxfs.cli.report",
-    "state": "redoxfs.cli.state",
-    "cache": "redoxfs.cli.cache",
-    "warmup": "redoxfs.cli.warmup",
-    "catalog": "redoxfs.cli.catalog",
-    "verify": "redoxfs.cli.verify",
-    "cluster": "redoxfs.cli.cluster",
-    "nodes": "redoxfs.cli.nodes",
-    "trace": "redoxfs.cli.trace",
-    "simulate": "redoxfs.cli.simulate",
-    "restart": "redoxfs.cli.restart",
-    "log-level": "redoxfs.cli.log_level",
-    "debug": "redoxfs.cli.debug",
-    "metrics": "redoxfs.cli.metrics",
-    "install-helper": "redoxfs.cli.install_helper",
-    "serve": "redoxfs.cli.serve",
-    "csi": "redoxfs.cli.csi",
-}
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -67,10 +37,11 @@ def _dispatch(argv: Sequence[str] | None) -> int:
         print(f"redoxfs {__version__}")
         return 0
     if command.verb is None:
-        raise UsageError(f"usage: redoxfs VERB …, where VERB is one of {', '.join(_VERBS)} (see redoxfs --help)")
+        raise UsageError(f"usage: redoxfs VERB …, where VERB is one of {', '.join(VERBS)} (see redoxfs --help)")
     # numpy's linear algebra, unused here, would start a thread for each core before our forks.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    verb = importlib.import_module(_VERBS[command.verb])
+    # Each verb is a module with a `run(options) -> int`, imported when chosen: mount and inspect load numpy.
+    verb = importlib.import_module(f"redoxfs.cli.{command.verb.replace('-', '_')}")
     if not gc.isenabled():
         # Modules never become garbage. Left out of all collections, they also stay shared with what we fork.
         gc.freeze()
