@@ -106,7 +106,6 @@ class Writer:
         self._segment: Segment | None = None
         self._looked_at = 0.0
         self.written_bytes = 0
-        self.written_samples = 0
         self.left_out = 0
         self.is_full = False
         self.failure: OSError | None = None
@@ -290,7 +289,6 @@ class Writer:
         segment.append(KEPT, files, sums)
         self._copies.add(segment.name, files, sums, segment.index_end)
         self.written_bytes += sum(sample.size for sample in kept)
-        self.written_samples += len(kept)
 
     def _write_parts(self, fd: int, parts: Sequence[memoryview], at: int) -> None:
         rest = deque(parts)
