@@ -27,9 +27,8 @@ from redoxfs.launch import source as sources
 from redoxfs.launch.defaults import POLICIES, PolicyTraits
 from redoxfs.launch.source import Dataset, Kind, Opening, Reading
 from redoxfs.node.plan import PLANNERS, Plan, Planner, Share
-from redoxfs.protocol import Load, Served, ServingPolicy, TreeLap
+from redoxfs.protocol import Load, Served, ServingPolicy
 from redoxfs.protocol.events import oldest
-from redoxfs.protocol.lap_progress import LapProgress
 from redoxfs.protocol.turns import Int32, Numbers, Turns
 from redoxfs.testing import StoreTests, Subject, layout_of, make_source
 
@@ -119,7 +118,6 @@ class Deck(ServingPolicy):
         self._had = np.zeros(len(class_of), np.bool_)
         self._reserved: list[int] = []
         self._given = 0
-        self._progress: LapProgress | None = None
         self._random = np.random.default_rng(seed)
 
     def request(self, sample: int) -> Served:
@@ -187,12 +185,6 @@ class Deck(ServingPolicy):
 
     def chunk_of(self, sample: int) -> int:
         return int(self._chunk_of[sample])
-
-    def count_laps(self, tree_of: Numbers, trees: int) -> None:
-        self._progress = LapProgress(self._class_of, tree_of, trees, self.turns)
-
-    def tree_laps(self) -> list[TreeLap]:
-        return [] if self._progress is None else self._progress.of_trees()
 
     def _left(self, sample: int) -> Int32:
         members = self.members(int(self._class_of[sample]))

@@ -13,7 +13,7 @@ import numpy as np
 
 from redoxfs.protocol.binding import Binding
 from redoxfs.protocol.events import Message, SharedPolicy, SharedState
-from redoxfs.protocol.lap_progress import TreeLap
+from redoxfs.protocol.lap_progress import LapProgress, TreeLap
 from redoxfs.protocol.replay import Replay, Replayable
 from redoxfs.protocol.shared_replay import SharedReplay
 from redoxfs.protocol.turns import Int32, Numbers, Turns
@@ -76,7 +76,12 @@ class _Serving(Protocol):
 
 
 class ServingPolicy(Replayable, _Serving, Protocol):
-    """A policy of one node."""
+    """A policy of one node.
+
+    Where ``_progress`` is not None, the policy notes each turn there, and has it count again after a `restore`.
+    """
+
+    _progress: LapProgress | None = None
 
     @property
     def identity(self) -> Numbers | None:
@@ -101,6 +106,13 @@ class ServingPolicy(Replayable, _Serving, Protocol):
     def turns_to_repeat(self) -> Turns:
         """`turns`, for a record of the turns after them, and `recover`."""
         return self.turns()
+
+    def count_laps(self, tree_of: Numbers, trees: int) -> None:
+        self._progress = LapProgress(self.units, tree_of, trees, self.turns)
+        self._progress.count_again()
+
+    def tree_laps(self) -> list[TreeLap]:
+        return [] if self._progress is None else self._progress.of_trees()
 
     def kept(self) -> tuple[Turns, SharedState | None]:
         """What a checkpoint has of it."""

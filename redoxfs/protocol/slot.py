@@ -28,7 +28,6 @@ import numpy as np
 import numpy.typing as npt
 
 from redoxfs.protocol.events import ChooseVictim, Load, Served, oldest
-from redoxfs.protocol.lap_progress import LapProgress, TreeLap
 from redoxfs.protocol.serving import ServingPolicy
 from redoxfs.protocol.turns import Turns
 
@@ -72,7 +71,6 @@ class SlotPolicy(ServingPolicy):
         self._loaded = np.zeros(samples, np.bool_)
         self._lap = np.ones((len(vc_start) - 1, slots), np.int32)
         self._lap_of_column: Ints = self._lap.reshape(-1).data
-        self._progress: LapProgress | None = None
         # Per column that has any, oldest first: the reserved sample, and whether it was in memory already.
         self._reserved: dict[tuple[int, int], dict[int, bool]] = {}
         self._given = 0
@@ -168,15 +166,6 @@ class SlotPolicy(ServingPolicy):
         self._given = turns.given
         if self._progress is not None:
             self._progress.count_again()
-
-    def count_laps(self, tree_of: npt.NDArray[np.integer], trees: int) -> None:
-        """From now on `tree_laps` counts the turns of each tree; ``tree_of`` is int[S], and there are ``trees``."""
-        self._progress = LapProgress(self.columns, tree_of, trees, self.turns)
-        self._progress.count_again()
-
-    def tree_laps(self) -> list[TreeLap]:
-        """The lap of each tree, once they are counted."""
-        return [] if self._progress is None else self._progress.of_trees()
 
     def reserve_again(self, sample: int) -> None:
         """After `restore`: a sample that had no turn in its lap is reserved, and not in memory."""

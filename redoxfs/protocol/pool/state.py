@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from redoxfs.arrays import is_in
 from redoxfs.protocol.events import ChooseVictim, oldest
-from redoxfs.protocol.lap_progress import LapProgress, TreeLap
+from redoxfs.protocol.lap_progress import LapProgress
 from redoxfs.protocol.pool.chunk_order import ChunkOrder, add
 from redoxfs.protocol.pool.pace import AMPLE_SAMPLES, Pace
 from redoxfs.protocol.pool.parts import Parts
@@ -309,15 +309,6 @@ class PoolState:
         self._passes, self._pass_of = passes, passes.of_class
         self._asked_at, self._in_pass = passes.asked, passes.in_pass
         self._pass_head = passes.head
-
-    def count_laps(self, tree_of: npt.NDArray[np.integer], trees: int) -> None:
-        """From now on `tree_laps` counts the turns of each tree; ``tree_of`` is int[S], and there are ``trees``."""
-        self._progress = LapProgress(self._class_array, tree_of, trees, self.turns)
-        self._progress.count_again()
-
-    def tree_laps(self) -> list[TreeLap]:
-        """The lap of each tree, once they are counted."""
-        return [] if self._progress is None else self._progress.of_trees()
 
     @property
     def units(self) -> Int32:
