@@ -6,14 +6,14 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xxhash
+from packs import opened
 
 from redoxfs.dataset import (
     Catalog,
@@ -31,15 +31,6 @@ from redoxfs.dataset.catalog_file import FORMAT, VERSION
 
 ASKED: dict[str, object] = {"classes": "dir", "samples": [], "groups": None, "table": None}
 HEAD = struct.Struct("<16sQQQ16s")
-
-
-@contextmanager
-def opened(root: Path) -> Iterator[int]:
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -16,18 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from packs import opened
 
 from redoxfs.dataset import SourceError, Tree, load_or_scan, read_tree
 from redoxfs.dataset.scan import Earlier, find_unchanged
-
-
-@contextmanager
-def opened(root: Path) -> Iterator[int]:
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def same(one: Tree, other: Tree) -> None:

@@ -14,18 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packs import opened
 
 from redoxfs.dataset import SourceError, Tree, build_catalog, read_tree
 from redoxfs.dataset.tree import CONTROL_NAME
-
-
-@contextmanager
-def opened(root: Path | bytes) -> Iterator[int]:
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def scan(root: Path | bytes, progress: Callable[[int, int], None] | None = None) -> Tree:

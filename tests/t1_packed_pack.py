@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from packs import Options, catalog_of, files_in, opened, pack_here, reseal, shards_of
+from packs import Options, catalog_of, files_in, flip, opened, pack_here, reseal, shards_of
 
 from redoxfs.dataset import SourceError
 from redoxfs.packed import MANIFEST, DamagedDatasetError, PackError, is_packed, load_index, verify
@@ -265,12 +265,6 @@ def test_an_unfinished_pack_is_refused_and_resumed(source: Path, tmp_path: Path)
     draft["manifest"]["verdict"]["line"] = "in other words"
     (dst / PACKING / DRAFT).write_text(json.dumps(draft))
     assert pack_here(source, dst, OPTIONS).kept
-
-
-def flip(path: Path, offset: int) -> None:
-    with open(path, "r+b", buffering=0) as file:
-        byte = os.pread(file.fileno(), 1, offset)
-        os.pwrite(file.fileno(), bytes([byte[0] ^ 1]), offset)
 
 
 def damage(dst: Path, how: str) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from images import identity, image, make_full_images
 from machine import Machine
-from packs import files_in, shards_of
+from packs import files_in, flip, shards_of
 from patience import PATIENCE_S, until
 
 from redoxfs.cli import program
@@ -86,12 +86,6 @@ def epoch(root: Path) -> tuple[Counter[str], list[tuple[str, int]]]:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(read, sorted(root.glob("*/*.png"))))
     return served, failed
-
-
-def flip(path: Path, offset: int) -> None:
-    with open(path, "r+b", buffering=0) as file:
-        byte = os.pread(file.fileno(), 1, offset)
-        os.pwrite(file.fileno(), bytes([byte[0] ^ 1]), offset)
 
 
 def the_line(done: subprocess.CompletedProcess[str], code: int) -> str:
