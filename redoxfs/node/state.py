@@ -278,8 +278,8 @@ def replace_file(path: Path, data: bytes) -> None:
         file.close()
 
 
-class Resumable(Protocol):
-    """Can continue in the middle of a lap: a policy, and the node."""
+class Passing(Protocol):
+    """Can continue in the middle of a lap, and may keep passes: the node."""
 
     @property
     def given(self) -> int:
@@ -290,10 +290,6 @@ class Resumable(Protocol):
 
     def restore(self, turns: Turns) -> None:
         """Continue from ``turns``. Raises ValueError, and changes nothing, if that is impossible."""
-
-
-class Passing(Resumable, Protocol):
-    """As the node, which may keep passes."""
 
     def kept_turns(self, *, whole: bool) -> Turns:
         """`turns`, with its passes. Not ``whole``: without the order of opens."""
