@@ -19,7 +19,7 @@ from redoxfs.launch.defaults import POLICIES
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.sizes import counted, format_bytes, format_needed
-from redoxfs.launch.source import Dataset, check_source, evidence, memory_of, open_dataset, open_root
+from redoxfs.launch.source import Dataset, Opening, check_source, evidence, memory_of, open_dataset, open_root
 
 # The shares of the samples that people try first: the least that works, a few shares, and all.
 _SHARES = {"least": 0.0, "5%": 0.05, "10%": 0.10, "25%": 0.25, "50%": 0.5, "all": 1.0}
@@ -37,7 +37,7 @@ def run(options: InspectOptions) -> int:
     root_fd = open_root(source)
     try:
         dataset = open_dataset(
-            source, root_fd, options.dataset, options.memory, timeout_s=options.timeout_s, measure_storage=False
+            Opening(source, root_fd, options.dataset, options.memory, options.timeout_s, measure_storage=False)
         )
     finally:
         os.close(root_fd)

@@ -15,7 +15,7 @@ from redoxfs.launch.options import MemoryOptions
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted, format_bytes
-from redoxfs.launch.source import Dataset, check_source, open_dataset, open_root, say_verdict
+from redoxfs.launch.source import Dataset, Opening, Reading, check_source, open_dataset, open_root, say_verdict
 
 if TYPE_CHECKING:
     from redoxfs.cache import CacheStore
@@ -40,19 +40,21 @@ def run(options: WarmupOptions) -> int:
         check_cache(cache, ("SOURCE", source.path))
     root_fd = open_root(source)
     dataset = open_dataset(
-        source,
-        root_fd,
-        options.dataset,
-        MemoryOptions(),
-        timeout_s=options.timeout_s,
-        measure_storage=True,
-        is_cached=True,
+        Opening(
+            source,
+            root_fd,
+            options.dataset,
+            MemoryOptions(),
+            options.timeout_s,
+            measure_storage=True,
+            is_cached=True,
+        )
     )
     say_verdict(dataset.catalog.verdict)
     if not len(dataset.catalog.class_of):
         raise SourceUnusableError(f"{source.name}: a cache keeps samples of classes, and there is none; see --classes")
     store = open_cache(
-        dataset.store(memory_bytes=_MEMORY_BYTES, timeout_s=options.timeout_s, guards=False),
+        dataset.store(Reading(_MEMORY_BYTES, options.timeout_s, guards=False)),
         dataset,
         cache,
         source=source.name,

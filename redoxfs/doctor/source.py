@@ -24,7 +24,7 @@ from redoxfs.launch.memory import available_memory, default_memory
 from redoxfs.launch.options import DatasetOptions, MemoryOptions
 from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.sizes import counted, format_bytes, format_needed, format_time
-from redoxfs.launch.source import evidence, open_dataset, open_root
+from redoxfs.launch.source import Opening, evidence, open_dataset, open_root
 
 _TEN_PERCENT = 0.1
 """docs/options.md, "Memory": the share of the samples to begin with."""
@@ -90,7 +90,7 @@ def _facts(source: PathStatus, timeout_s: float) -> dict[str, Any]:
 
     root_fd = open_root(source)
     dataset = open_dataset(
-        source, root_fd, DatasetOptions(), MemoryOptions(), timeout_s=timeout_s, measure_storage=False
+        Opening(source, root_fd, DatasetOptions(), MemoryOptions(), timeout_s, measure_storage=False)
     )
     catalog = dataset.catalog
     regular = catalog.tree.kind_mask(stat.S_IFREG)

@@ -39,6 +39,8 @@ from redoxfs.launch.say import say
 from redoxfs.launch.sizes import format_bytes, format_needed
 from redoxfs.launch.source import (
     Dataset,
+    Opening,
+    Reading,
     check_source,
     fingerprint_of,
     layout_of,
@@ -176,17 +178,18 @@ def _prepared(
             state_file.number(members.rank, len(members.addresses))
     transport = None if members is None else _transport(options, members)
     _import_all()
-    dataset = open_dataset(
+    opening = Opening(
         source,
         root_fd,
         options.dataset,
         options.memory,
-        timeout_s=options.timeout_s,
+        options.timeout_s,
         measure_storage=True,
         members=members,
         is_storage_local=options.cluster.sharing.storage == "local",
         is_cached=options.cache.cache is not None,
     )
+    dataset = open_dataset(opening)
     say_verdict(dataset.catalog.verdict)
     if dataset.index is None and (receive is not None or "allow_other" in fuse.options):
         _say_closed_by_a_list(source, dataset)
@@ -549,11 +552,8 @@ def work_of(
         keeper = prepared.keeper.of_daemon
         prepared.keeper.recipe.finish(_recipe(prepared, socket, fuse_threads, request), __version__)
     try:
-        store = prepared.dataset.store(
-            memory_bytes=prepared.memory_bytes,
-            timeout_s=prepared.options.timeout_s,
-            guards=prepared.is_received or "allow_other" in prepared.fuse.options,
-        )
+        guards = prepared.is_received or "allow_other" in prepared.fuse.options
+        store = prepared.dataset.store(Reading(prepared.memory_bytes, prepared.options.timeout_s, guards))
     except OSError as failure:
         name = os.path.basename(os.fsdecode(failure.filename or b""))
         raise SourceUnusableError(f"{prepared.source.name}/{name}: {failure.strerror}") from None

@@ -52,7 +52,13 @@ _FIXED_BY_PACK = {name: f"--{name}" for name in ("classes", "samples", "groups",
 
 
 class Opening(NamedTuple):
-    """What `open_dataset` was asked for; see there."""
+    """What `open_dataset` is asked for.
+
+    ``measure_storage``   measure the speed of its storage, where it matters
+    ``members``           the nodes that must all choose the same chunks
+    ``is_storage_local``  each node has only its own files
+    ``is_cached``         there is a cache
+    """
 
     source: PathStatus
     root_fd: int
@@ -66,7 +72,12 @@ class Opening(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a store is told of the mount; see `Dataset.store`."""
+    """What a store is told of the mount.
+
+    ``memory_bytes``  of the mount, of which reads in flight may take a share beside it
+    ``timeout_s``     the deadline of a read, where the store can keep one
+    ``guards``        see `redoxfs.chunks.DirectoryStore`. The modes of a packed dataset are part of it
+    """
 
     memory_bytes: int
     timeout_s: float
@@ -126,15 +137,9 @@ class Dataset:
         parts: npt.NDArray[np.int8] = (shard_of % nodes).astype("int8")
         return parts
 
-    def store(self, *, memory_bytes: int, timeout_s: float, guards: bool) -> "ChunkStore":
-        """A store that reads the files, by no path that a mount might hide. Raises OSError.
-
-        Args:
-            memory_bytes: of the mount, of which reads in flight may take a share beside it.
-            timeout_s: the deadline of a read, where the store can keep one.
-            guards: see `redoxfs.chunks.DirectoryStore`. The modes of a packed dataset are part of it.
-        """
-        return KINDS[self.kind].store(self, Reading(memory_bytes, timeout_s, guards))
+    def store(self, reading: Reading) -> "ChunkStore":
+        """A store that reads the files, by no path that a mount might hide. Raises OSError."""
+        return KINDS[self.kind].store(self, reading)
 
 
 def fingerprint_of(dataset: Dataset) -> str:
@@ -157,33 +162,14 @@ def layout_of(dataset: Dataset) -> str:
     return dataset.texts["layout"]
 
 
-def open_dataset(
-    source: PathStatus,
-    root_fd: int,
-    options: DatasetOptions,
-    memory: MemoryOptions,
-    *,
-    timeout_s: float,
-    measure_storage: bool,
-    members: "Membership | None" = None,
-    is_storage_local: bool = False,
-    is_cached: bool = False,
-) -> Dataset:
+def open_dataset(opening: Opening) -> Dataset:
     """The dataset in SOURCE, described on stderr.
-
-    Args:
-        measure_storage: measure the speed of its storage, where it matters.
-        is_cached: there is a cache.
-        members: the nodes that must all choose the same chunks.
-        is_storage_local: each node has only its own files.
 
     Raises:
         UsageError: options contradict a packed dataset.
         Exception: as `catalog_of` and `load_index`.
     """
-    opening = Opening(
-        source, root_fd, options, memory, timeout_s, measure_storage, members, is_storage_local, is_cached
-    )
+    source, options = opening.source, opening.options
     if source.archives is None and options.archives not in (None, "none"):
         raise UsageError(f"{source.asked} names no tar archive, so there is nothing for --archives {options.archives}")
     name, kind = next((name, kind) for name, kind in KINDS.items() if kind.is_it(opening))
