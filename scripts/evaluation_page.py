@@ -1,13 +1,14 @@
-"""The evaluation: one page of tables and figures, made from the results of the benchmarks.
+"""The evaluation: a page of what holds, and a page for each benchmark, made from their results.
 
-    scripts/evaluation                      write docs/evaluation.md from docs/evaluation/*.json and *.svg
+    scripts/evaluation                      write docs/evaluation.md and docs/evaluation/*.md from the results there
     scripts/evaluation --run                run every benchmark at full size first: hours
     scripts/evaluation --run --only mlperf  run one of them first, and keep the results of the others
     scripts/evaluation --run --quick        run all of them at a small size, into a folder that is removed: minutes
 
-A benchmark writes its result with --json and its figure with --plot. Its function ``page(result)`` returns its section
-in Markdown, so every number on the page comes from a result. Its function ``when_not(result)``, if it has one, returns
-sentences on where redoxfs does not help. A result that does not exist yet is left out, with one line on stderr.
+A benchmark writes its result with --json and its figure with --plot. Its function ``page(result)`` returns its page in
+Markdown, and ``page_short(result)`` what holds, in a sentence or two. So every number comes from a result. Its function
+``when_not(result)``, if it has one, returns sentences on where redoxfs does not help. A result that does not exist yet
+is left out, with one line on stderr.
 
 Quick results show whether the benchmarks work, not how fast anything is. They never replace a result in docs/.
 """
@@ -37,10 +38,12 @@ from results import rounded, write  # noqa: E402 - it lies there
 TITLE = "# Evaluation"
 
 INTRODUCTION = """\
-This page repeats the experiments of the paper *Redox: Improving I/O Efficiency of Model Training Through File
-Redirection*, and compares redoxfs with other systems, also where redoxfs is slower. Read it to decide whether redoxfs
-fits your job. `scripts/evaluation` makes the page from the results in `docs/evaluation/`, so every number comes from a
-result. [Performance](performance.md) has further measurements of redoxfs itself."""
+The experiments of the paper *Redox: Improving I/O Efficiency of Model Training Through File Redirection*, repeated, and
+comparisons with other systems. Read it to decide whether redoxfs fits your job. The policy `slot` is the paper's Redox;
+`pool` is the default of redoxfs. `scripts/evaluation` makes these pages from the results in `docs/evaluation/`: each
+number comes from a result. [Performance](performance.md) has further measurements of redoxfs itself."""
+
+WHAT_HOLDS_TITLE = "## What holds"
 
 WHEN_NOT_TITLE = "## When not to use redoxfs"
 
@@ -63,7 +66,7 @@ class Section:
     """One benchmark.
 
     ``name``      of its result, docs/evaluation/NAME.json, and of its figure, NAME.svg
-    ``page``      the module and the function that return its section
+    ``page``      the module and the function that return its page; with "_short" after it, what holds
     ``commands``  the words that run it; the rows of several results become one
     ``quick``     further words for a small size
     ``minutes``   the time it takes at full size
@@ -124,24 +127,39 @@ SECTIONS = (
 """In the order of the page: the paper's experiments, then related systems, peers, and MLPerf Storage."""
 
 
-def render(docs: Path, sections: Sequence[Section]) -> str:
-    """The page, from the results in ``docs``/evaluation. Says on stderr what is left out. Raises ProblemError."""
-    parts, reasons, measured = [], [], []
+def render(docs: Path, sections: Sequence[Section]) -> dict[Path, str]:
+    """The pages by file, from the results in ``docs``/evaluation. Says on stderr what is left out.
+
+    Raises:
+        ProblemError: a result is damaged, or there is none.
+    """
+    pages: dict[Path, str] = {}
+    holds, reasons, measured = ["| | |", "|---|---|"], [], []
     for section in sections:
         file = docs / "evaluation" / f"{section.name}.json"
         if not file.exists():
             print(f"{section.name}: left out, there is no {_shown(file)}", file=sys.stderr)
             continue
         result, module = _result(file), _module(section)
-        parts.append(_section(section, module, result, docs))
+        function = section.page.rpartition(".")[2]
+        text = _page(section, str(getattr(module, function)(result)), docs)
+        pages[file.with_suffix(".md")] = text
+        title = text.partition("\n")[0].removeprefix("# ")
+        short = str(getattr(module, f"{function}_short")(result)).strip()
+        holds.append(f"| [{title}](evaluation/{section.name}.md) | {short} |")
         if hasattr(module, "when_not"):
             reasons.append(str(module.when_not(result)).strip())
         measured.append((section, result))
-    if not parts:
+    if not pages:
         raise ProblemError(f"there is no result in {_shown(docs / 'evaluation')}")
-    sentences = " ".join([WHEN_NOT_FIRST, *filter(None, reasons), WHEN_NOT_LAST]).replace("\n", " ")
-    text = "\n\n".join([TITLE, INTRODUCTION, *parts, WHEN_NOT_TITLE, sentences, _repeated(measured)])
-    return "\n".join(map(_wrapped, text.splitlines())) + "\n"
+    when_not = " ".join([WHEN_NOT_FIRST, *filter(None, reasons), WHEN_NOT_LAST]).replace("\n", " ")
+    parts = [INTRODUCTION, WHEN_NOT_TITLE, when_not, WHAT_HOLDS_TITLE, "\n".join(holds), _repeated(measured)]
+    pages[docs / "evaluation.md"] = _written([TITLE, *parts])
+    return pages
+
+
+def _written(parts: Sequence[str]) -> str:
+    return "\n".join(map(_wrapped, "\n\n".join(parts).splitlines())) + "\n"
 
 
 def _wrapped(line: str) -> str:
@@ -155,15 +173,18 @@ def _wrapped(line: str) -> str:
     return lines.replace("\0", " ")
 
 
-def _section(section: Section, module: ModuleType, result: Any, docs: Path) -> str:
-    text = str(getattr(module, section.page.rpartition(".")[2])(result)).strip()
-    if not text.startswith("## "):
-        raise ProblemError(f"{section.name}: its page begins with {text[:20]!r} and not with a heading of level 2")
-    title = text.partition("\n")[0].removeprefix("## ")
-    for figure in sorted((docs / "evaluation").glob(f"{section.name}*.svg")):
-        if f"evaluation/{figure.name}" not in text and _is_of(figure, section):
-            text += f"\n\n![{title}](evaluation/{figure.name})"
-    return text
+def _page(section: Section, text: str, docs: Path) -> str:
+    """The page of a benchmark, with its figures."""
+    text = text.strip()
+    if not text.startswith("# "):
+        raise ProblemError(f"{section.name}: its page begins with {text[:20]!r} and not with a title")
+    title = text.partition("\n")[0].removeprefix("# ")
+    figures = [
+        f"![{title}]({figure.name})"
+        for figure in sorted((docs / "evaluation").glob(f"{section.name}*.svg"))
+        if f"]({figure.name})" not in text and _is_of(figure, section)
+    ]
+    return _written([text, *figures])
 
 
 def _is_of(figure: Path, section: Section) -> bool:
@@ -282,8 +303,8 @@ def main(words: Sequence[str] | None = None) -> int:
         sections = [section for section in SECTIONS if not given.only or section.name in given.only]
         problems = list(_run_all(sections, docs, quick=given.quick)) if given.run else []
         try:
-            text = render(docs, SECTIONS)
-            (docs / "evaluation.md").write_text(text, encoding="utf-8")
+            for file, text in render(docs, SECTIONS).items():
+                file.write_text(text, encoding="utf-8")
         except ProblemError as problem:
             problems.append(str(problem))
     for line in problems:

@@ -33,7 +33,10 @@ BREAKDOWN = {
 
 FAKE_PAGE = """
 def page(result):
-    return f"## Of a fake\\n\\n{result['rows']} rows"
+    return f"# Of a fake\\n\\n{result['rows']} rows"
+
+def page_short(result):
+    return f"All {result['rows']} rows."
 
 def when_not(result):
     return "A fake helps nobody."
@@ -62,19 +65,29 @@ def kept(folder: Path, name: str, result: Any) -> Path:
 
 
 def test_the_page_is_up_to_date(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "docs/evaluation", tmp_path / "evaluation")
+    ignored = shutil.ignore_patterns("*.md")
+    shutil.copytree(ROOT / "docs/evaluation", tmp_path / "evaluation", ignore=ignored)
     done = evaluation("--dir", tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "evaluation.md").read_text() == PAGE.read_text(), "out of date: run scripts/evaluation"
+    for page in (ROOT / "docs/evaluation").glob("*.md"):
+        assert (tmp_path / "evaluation" / page.name).read_text() == page.read_text(), (
+            "out of date: run scripts/evaluation"
+        )
 
 
-def test_every_result_and_figure_is_on_the_page() -> None:
+def test_every_result_and_figure_is_on_a_page() -> None:
     files = list((ROOT / "docs/evaluation").iterdir())
-    assert {file.suffix for file in files} <= {".json", ".svg"}
+    assert {file.suffix for file in files} <= {".json", ".md", ".svg"}
     assert max(file.stat().st_size for file in files if file.suffix == ".json") <= 64 << 10
     text = PAGE.read_text()
+    shown = "".join(file.read_text() for file in files if file.suffix == ".md")
     for file in files:
-        assert (f"| {file.stem} | " if file.suffix == ".json" else f"](evaluation/{file.name})") in text
+        if file.suffix == ".svg":
+            assert f"]({file.name})" in shown
+        else:
+            assert f"](evaluation/{file.stem}.md) | " in text
+            assert f"\n| {file.stem} | " in text
 
 
 def test_a_report_shows_every_result() -> None:
@@ -85,7 +98,7 @@ def test_a_report_shows_every_result() -> None:
 def test_numbers_are_those_of_the_result(tmp_path: Path) -> None:
     kept(tmp_path, "breakdown", BREAKDOWN)
     assert evaluation("--dir", tmp_path).returncode == 0
-    text = (tmp_path / "evaluation.md").read_text()
+    text = (tmp_path / "evaluation/breakdown.md").read_text()
     assert "| Redox | 126,126 | 41,041 | 126,000 (+0.1 %) | 41,000 (+0.1 %) |" in text
     assert "values differs from the paper by 0.2 % and 0.2 %," in text.replace("\n", " ")
 
@@ -93,7 +106,7 @@ def test_numbers_are_those_of_the_result(tmp_path: Path) -> None:
 def test_a_small_simulation_is_not_compared_with_the_paper(tmp_path: Path) -> None:
     kept(tmp_path, "breakdown", {**BREAKDOWN, "command": "scripts/research/simulate.py breakdown --files 20000"})
     assert evaluation("--dir", tmp_path).returncode == 0
-    text = (tmp_path / "evaluation.md").read_text()
+    text = (tmp_path / "evaluation/breakdown.md").read_text()
     assert "| Redox | 126,126 | 41,041 |\n" in text
     assert "20,000 files" in text
 
@@ -156,8 +169,10 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 
 def test_a_benchmark_makes_its_section(tmp_path: Path, fake: Callable[..., int]) -> None:
     assert fake(["--run", "--dir", str(tmp_path / "out")]) == 0
+    page = (tmp_path / "out/evaluation/fake.md").read_text()
+    assert page == "# Of a fake\n\n5 rows\n\n![Of a fake](fake.svg)\n"
     text = (tmp_path / "out/evaluation.md").read_text()
-    assert "\n## Of a fake\n\n5 rows\n\n![Of a fake](evaluation/fake.svg)\n" in text
+    assert "\n| [Of a fake](evaluation/fake.md) | All 5 rows. |\n" in text
     assert "without it. A fake helps nobody. redoxfs is also" in text.replace("\n", " ")
 
 
@@ -167,7 +182,7 @@ def test_a_benchmark_that_fails_keeps_its_older_result(
     (tmp_path / "fails").touch()
     kept(tmp_path, "fake", {"rows": 4})
     assert fake(["--run", "--dir", str(tmp_path)]) == 1
-    assert "4 rows" in (tmp_path / "evaluation.md").read_text()
+    assert "4 rows" in (tmp_path / "evaluation/fake.md").read_text()
     assert f"scripts/evaluation: fake: {tmp_path}/bench.py --json" in capfd.readouterr().err
 
 
@@ -176,4 +191,4 @@ def test_quick_results_are_not_kept(tmp_path: Path, fake: Callable[..., int]) ->
     assert fake(["--run", "--quick"]) == 0
     assert (sorted((ROOT / "docs/evaluation").iterdir()), PAGE.read_bytes()) == before
     assert fake(["--run", "--quick", "--dir", str(tmp_path / "out")]) == 0
-    assert "\n3 rows\n" in (tmp_path / "out/evaluation.md").read_text()
+    assert "\n3 rows\n" in (tmp_path / "out/evaluation/fake.md").read_text()

@@ -156,14 +156,14 @@ def _of_control(row: dict[str, Any]) -> str:
 
 
 def page(report: dict[str, Any]) -> str:
-    """The section of docs/evaluation.md."""
+    """The page, in Markdown."""
     on, rows = report["machine"], report["rows"]
     seeds, fewest = (extreme(row["seeds"] for row in rows) for extreme in (max, min))
     few = f"{fewest} to " if fewest < seeds else ""
     former = report["commits"].get("against")
     hours = sum((row["record_s"] + row["train_s"]) * row["seeds"] for row in rows) / 3600
     lines = [
-        "## Convergence (§5.6)",
+        "# Convergence (§5.6)",
         "",
         "Does redirection change the accuracy of a trained network? This experiment trains a small ResNet on "
         f"{report['images']:,} images of {report['data']} and tests it on {report['test_images']:,} others, for "
@@ -187,7 +187,7 @@ def page(report: dict[str, Any]) -> str:
         "",
         *(f"- {line}" for line in findings(report)),
         "",
-        "![Accuracy over epochs, and the differences from plain reading](evaluation/convergence.svg)",
+        "![Accuracy over epochs, and the differences from plain reading](convergence.svg)",
         "",
         "The paper trains ResNet50 on ImageNet-1k for 90 epochs on two nodes, once for each size of memory "
         "(top-1 and top-5 accuracy, %). It gives no spread, so nobody can judge differences of a few hundredths:",
@@ -207,6 +207,19 @@ def page(report: dict[str, Any]) -> str:
         f"{'several seeds, a test, ' if seeds > 1 else ''}several sizes of chunks, both policies, and controls.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def page_short(report: dict[str, Any]) -> str:
+    """What holds: of mounts, the finding that says the most against them, and of the pool as a whole."""
+    mounted = [row for row in report["rows"] if row["chunk_size"] and row["accuracy_less_plain"]]
+    told = [_of_mounts(mounted)] if any(row["accuracy_less_plain"]["low"] is not None for row in mounted) else []
+    told += [
+        f"The settings of the {both['kind']} together: {both['accuracy_less_plain']['mean'] * 100:+.2f} points "
+        f"({interval(both['accuracy_less_plain'], 100, 2)})."
+        for both in report["together"]
+        if both["accuracy_less_plain"]["low"] is not None
+    ]
+    return " ".join(told) or f"{len(mounted)} settings were measured, with too few seeds to compare them."
 
 
 def _counted(seeds: int) -> str:

@@ -1,4 +1,4 @@
-"""The section of the evaluation on simulated accelerators, and its figure, from a result of mlperf.py."""
+"""The page of the evaluation on simulated accelerators, and its figure, from a result of mlperf.py."""
 
 import importlib
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ ALIKE = 0.1
 
 def page(result: dict[str, Any]) -> str:
     accelerators = list(result["compute_s"])
-    parts = ["## MLPerf Storage, with one file per sample", _about(result)]
+    parts = ["# MLPerf Storage, with one file per sample", _about(result)]
     for accelerator in accelerators:
         parts += [f"Accelerators that one node feeds, {accelerator}, and how busy they are:", _fed(result, accelerator)]
     parts += ["Samples a second that the eight readers of one accelerator read if nothing computes:", _bare(result)]
@@ -80,6 +80,21 @@ def _about(result: dict[str, Any]) -> str:
         f"read. The storage with latency has no such limit, because the kernel caches none of its pages. Each number "
         f"comes from an epoch, or from its first {result['limit_s']:g} s, on a fresh mount without cached pages."
     )
+
+
+def page_short(result: dict[str, Any]) -> str:
+    """What holds: the rate of redoxfs beside that of plain files, for each storage."""
+    told = []
+    for profile in _profiles(result):
+        rates = {way: row["bare_samples_per_s"] for way, row in _rows(result, profile).items()}
+        ratios = [
+            f"{rate / rates['plain']:.2f} {FROM[way].strip('()')}"
+            for way, rate in rates.items()
+            if way != "plain" in rates
+        ]
+        if ratios:
+            told.append(f"with {_storage(profile)} {', '.join(ratios)}")
+    return f"Samples a second, as a multiple of plain files: {'; '.join(told)}."
 
 
 def _fed(result: dict[str, Any], accelerator: str) -> str:

@@ -1,4 +1,5 @@
-"""Sections of the evaluation for the paper's tables of `scripts/research/simulate.py`: each function returns one.
+"""Pages of the evaluation for the paper's tables of `scripts/research/simulate.py`: each function returns one. Beside
+each stands what holds, in a sentence.
 
 The paper's numbers that are not in the results stand here, with the section that has them.
 """
@@ -73,7 +74,17 @@ def breakdown(result: dict[str, Any]) -> str:
         f"{files or PAPER_FILES:,} files on three nodes. Redox is the policy `slot`, with all optimizations; the other "
         "rows lack some or all. *Loads* counts chunks that a node loads, *remote requests* the requests to other nodes."
     )
-    return "\n\n".join(["## Breakdown (§5.3)", text, table(headings, cells), *told])
+    return "\n\n".join(["# Breakdown (§5.3)", text, table(headings, cells), *told])
+
+
+def breakdown_short(result: dict[str, Any]) -> str:
+    if _files(result) is not None:
+        return "Too few files to compare with the paper."
+    ours = _farthest(result["rows"], "{}")
+    return (
+        f"The paper's table is reproduced: loads within {ours['loads'] * 100:.1f} %, requests between nodes within "
+        f"{ours['remote_requests'] * 100:.1f} %."
+    )
 
 
 def _farthest(rows: list[dict[str, Any]], named: str) -> dict[str, float]:
@@ -125,7 +136,13 @@ def remote_memory(result: dict[str, Any]) -> str:
         "How much memory do the samples from other nodes need? The simulation limits that memory on three nodes with "
         f"{files or PAPER_FILES:,} files."
     )
-    return "\n\n".join(["## Memory for samples from other nodes (§5.4)", text, table(headings, cells), *told])
+    return "\n\n".join(["# Memory for samples from other nodes (§5.4)", text, table(headings, cells), *told])
+
+
+def remote_memory_short(result: dict[str, Any]) -> str:
+    rows = result["rows"]
+    enough = _first(rows, lambda row: row["peak_used_bytes"] >= (1 - SETTLED) * rows[-1]["peak_used_bytes"])
+    return f"With the policy slot, {_bytes(enough['limit_bytes'])} are enough; in the paper 1.5 GB."
 
 
 def _first(rows: Iterable[dict[str, Any]], fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -175,7 +192,15 @@ def chunk_size(result: dict[str, Any]) -> str:
         "load samples whose slots are taken. The epochs are simulated: a read takes the time of a seek and of its "
         "bytes. Memory holds 10 % of the files."
     )
-    return "\n\n".join(["## Chunk size (§5.5)", text, table(headings, cells), f"The shortest epochs: {told}. {paper}"])
+    return "\n\n".join(["# Chunk size (§5.5)", text, table(headings, cells), f"The shortest epochs: {told}. {paper}"])
+
+
+def chunk_size_short(result: dict[str, Any]) -> str:
+    told = []
+    for policy in dict.fromkeys(row["policy"] for row in result["rows"]):
+        rows = [row for row in result["rows"] if row["policy"] == policy]
+        told.append(f"`{policy}` {min(rows, key=lambda row: row['epoch_seconds'])['chunk_size']}")
+    return f"The chunk size of the shortest epoch: {', '.join(told)}; in the paper {PAPER_BEST_CHUNK}."
 
 
 def randomness(result: dict[str, Any]) -> str:
@@ -214,21 +239,60 @@ def randomness(result: dict[str, Any]) -> str:
     }
     told = ", ".join(f"{policy} {row['rank_correlation']:+.3f}" for policy, row in worst.items())
     return "\n\n".join(
-        ["## Randomness (§4)", claim, text, table(headings, cells), f"The largest rank correlation of each: {told}."]
+        ["# Randomness (§4)", claim, text, table(headings, cells), f"The largest rank correlation of each: {told}."]
     )
 
 
-def epoch_times(result: dict[str, Any]) -> str:
-    """§5.2 in virtual time: the best speed-ups beside the paper's, and the epochs of each model."""
-    rows = result["rows"]
-    of: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for row in rows:
+def randomness_short(result: dict[str, Any]) -> str:
+    chunk_size = result["bound"]["chunk_size"]
+    worst: dict[str, float] = {}
+    mates: dict[str, float] = {}
+    for row in result["quality"]:
+        name = row["policy"]
+        worst[name] = max(worst.get(name, 0.0), abs(row["rank_correlation"]))
+        if row["chunk_size"] == chunk_size and row["resident"] in (None, 0.1):
+            mates[name] = row["mate_pairs"]
+    told = ", ".join(f"{name} {value:.3f}" for name, value in worst.items())
+    met = ", ".join(f"{name} {value:.2f}" for name, value in mates.items())
+    return (
+        f"The largest rank correlation of two epochs: {told}. Neighbours in a batch, with chunks of {chunk_size} and "
+        f"memory for 10 %: {met}."
+    )
+
+
+def epoch_times_short(result: dict[str, Any]) -> str:
+    of, best = _best_epochs(result)
+    told = []
+    for name in dict.fromkeys(setting for setting, _ in of):
+        setting = SETTINGS[name]
+        pytorch, coordl = ([best(name, way, over) for way in ("slot", "pool")] for over in ("PyTorch", "CoorDL"))
+        told.append(
+            f"{name}: slot {pytorch[0]:.2f} and pool {pytorch[1]:.2f} times PyTorch (paper {setting.over_pytorch:.2f})"
+            f", {coordl[0]:.2f} and {coordl[1]:.2f} times CoorDL (paper {setting.over_coordl:.2f})"
+        )
+    return f"In virtual time: {'; '.join(told)}."
+
+
+_Epochs = dict[tuple[str, str], dict[str, dict[str, Any]]]
+
+
+def _best_epochs(result: dict[str, Any]) -> tuple[_Epochs, Callable[[str, str, str], float]]:
+    """The epochs by setting and model, and a function of the best speed-up over all models of a setting."""
+    of: _Epochs = {}
+    for row in result["rows"]:
         of.setdefault((row["setting"], row["model"]), {})[row["way"]] = row
 
     def best(setting: str, way: str, over: str) -> float:
         ways = [each for (name, _), each in of.items() if name == setting]
         return max((each[over]["seconds"] / each[way]["seconds"] for each in ways), default=0.0)
 
+    return of, best
+
+
+def epoch_times(result: dict[str, Any]) -> str:
+    """§5.2 in virtual time: the best speed-ups beside the paper's, and the epochs of each model."""
+    rows = result["rows"]
+    of, best = _best_epochs(result)
     speedups = []
     for name in dict.fromkeys(row["setting"] for row in rows):
         setting = SETTINGS[name]
@@ -274,4 +338,4 @@ def epoch_times(result: dict[str, Any]) -> str:
         "read, as multiples of the dataset: slot / pool. The slot policy reads whole chunks, as in the paper."
     )
     headings = ["", "model", *ways, "limit of slot", "limit of pool", "read"]
-    return "\n\n".join(["## Epoch times at the paper's size (§5.2)", text, first, second, table(headings, hours)])
+    return "\n\n".join(["# Epoch times at the paper's size (§5.2)", text, first, second, table(headings, hours)])

@@ -8,7 +8,7 @@ Each system is a generator of epochs (`System`) in about a page, and cites the s
 ``substitutes``  other samples than those asked for: Quiver, SHADE
 ``redox``        slot and pool, the real policies
 ``comparison``   all of them as rows
-``page``         the section of docs/evaluation.md
+``page``         the page of the evaluation
 """
 
 from related.comparison import SYSTEMS, Row, compare, report

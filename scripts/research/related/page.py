@@ -1,4 +1,4 @@
-"""The section of docs/evaluation.md on related systems, from what `simulate.py related --json` printed."""
+"""The page of the evaluation on related systems, from what `simulate.py related --json` printed."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -50,16 +50,16 @@ SOURCES = (
 
 
 def page(report: Report) -> str:
-    """The section in Markdown."""
+    """The page in Markdown."""
     rows = {row["system"]: row for row in report["rows"]}
     lines = [
-        "## Related systems",
+        "# Related systems",
         "",
         *_setting(report),
         "",
         *_table(report),
         "",
-        "![Mates in a batch over the time of storage](evaluation/related.svg)",
+        "![Mates in a batch over the time of storage](related.svg)",
         "",
         "A node of WebDataset has the same shards in each epoch, and shuffles their names in a buffer of "
         f"{WEBDATASET_SHARDS}. With the pool, the parts of the nodes rotated when this was computed, so most samples "
@@ -77,6 +77,14 @@ def page(report: Report) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def page_short(report: Report) -> str:
+    """What holds: the time of storage and the mates of this and of the other systems."""
+    exact = [row for row in report["rows"] if row["exactly_once"]]
+    exact.sort(key=lambda row: float(row["storage_s"]))
+    told = "; ".join(f"{row['title']} {_hours(row):.2f} h ({_times(_mates(row))})" for row in exact)
+    return f"Time of storage in an epoch, and in brackets pairs of neighbours beside chance: {told}."
 
 
 def _setting(report: Report) -> list[str]:
