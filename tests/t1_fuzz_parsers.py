@@ -126,7 +126,7 @@ def test_valid_inputs_are_no_finds_and_reach_the_parser(target: fuzz_targets.Tar
     fresh = type(target)()
     lines = Lines(fresh.functions)
     for seed in fresh.seeds():
-        assert fuzz_parsers.judged(fresh, seed, lines) is None
+        assert fuzz_parsers.judged(fresh, fresh.seal(seed), lines) is None
     assert len(lines.seen & lines.all.keys()) > len(lines.all) / 3
 
 

@@ -795,7 +795,9 @@ class Control(Target):
         cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=2, seed=0)
         policy = PoolPolicy(cells.cells, catalog.class_of, catalog.sample_bytes, capacity_bytes=1 << 20, seed=0)
         plan = types.SimpleNamespace(policy=policy, nodes=1)
-        node: Any = types.SimpleNamespace(plan=plan, recent=RecentTurns(), turns=policy.turns)
+        node: Any = types.SimpleNamespace(
+            plan=plan, recent=RecentTurns(), turns=policy.turns, kept_turns=policy.kept_turns
+        )
         about = {"dataset": "fedcba"}
         writer = state.StateWriter(None, lambda: about, len(catalog.class_of), policy)
         ahead = opened_ahead.OpenedAhead(node, writer)
