@@ -1,12 +1,16 @@
-"""The processor time of each test, with that of all processes that it starts.
+"""The processor time of each test, with that of all processes that it starts, and the rule of what it may cost.
 
 A process that runs tests has a cgroup of its own, so daemons count too. Where it may not make one, only children that
 ended count, and no test is judged. What a fixture of a module costs counts for the first test that needs it.
+
+The same test costs more on a slower machine, and while others use its caches, the other half of a core, or the machine
+below a virtual one. So what is above the limit is compared with what a fixed piece of work costs at that moment.
 """
 
 import atexit
 import os
 import resource
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,6 +21,10 @@ MOST_S = 5.0
 
 MOST_OF_OTHERS = 0.2
 """No test is judged while others take a larger part of the machine: what shares a core with it makes it cost more."""
+
+WORK_S = 0.13
+"""What `work` costs on a quiet machine: the least of some hundred, with CPython 3.11 on an EPYC of 2024. The limit
+grows with it, and is never less than `MOST_S`: a test has no less room on a quicker machine."""
 
 COSTLY = Path(__file__).with_name("costly.txt")
 
@@ -31,6 +39,40 @@ def costly() -> dict[str, str]:
     """Tests that may take longer, with the reason: "FILE::TEST  REASON", without parameters."""
     lines = COSTLY.read_text().splitlines()
     return {name: reason for name, _, reason in (line.partition("  ") for line in lines if line[:1] not in ("", "#"))}
+
+
+def work() -> None:
+    """What tests do: the interpreter in a few megabytes of objects, and some calls of the kernel."""
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(4096))
+        file.flush()
+        for _ in range(5):
+            seen = {}
+            for number in range(40_000):
+                seen[str(number)] = number % 7
+                if number % 4 == 0:
+                    os.pread(file.fileno(), 4096, 0)
+                    os.fstat(file.fileno())
+            sum(len(name) * value for name, value in seen.items())
+
+
+def slowness() -> float:
+    """How many times as much as on a quiet machine a thing costs now, and 1 at least."""
+    began_s = time.thread_time()
+    work()
+    return max(1.0, (time.thread_time() - began_s) / WORK_S)
+
+
+def judge(cost_s: float, of_others: float, slow: Callable[[], float] = slowness) -> None:
+    """Raises CostError if a test cost too much. The part ``of_others`` of the machine did not work for tests."""
+    if cost_s <= MOST_S or of_others >= MOST_OF_OTHERS:
+        return
+    most_s = MOST_S * slow()
+    if cost_s > most_s:
+        raise CostError(
+            f"it took {cost_s:.1f} s of processor time, more than {most_s:.1f}, which is {MOST_S:g} on a quiet "
+            f"machine: make it cheaper, or give the reason in {COSTLY.name}"
+        )
 
 
 class Meter:
@@ -74,14 +116,19 @@ class Meter:
         """What the machine's processors have done that no test asked for."""
         if self._usage is None:
             return 0.0
-        # proc_stat(5): user, nice, system, idle, iowait, irq, softirq.
-        fields = list(map(int, Path("/proc/stat").read_text().split(maxsplit=8)[1:8]))
-        busy_s = (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
+        busy_s = busy_of(Path("/proc/stat").read_text())
         of_tests_s = 0.0
         for usage in self._usage.parent.parent.glob(f"redoxfs-tests-*/{self._usage.name}"):
             with suppress(OSError):
                 of_tests_s += _usage_s(usage)
         return busy_s - of_tests_s
+
+
+def busy_of(stat: str) -> float:
+    """How long the processors of a /proc/stat were not to be had, in seconds."""
+    # proc_stat(5): user, nice, system, idle, iowait, irq, softirq, and steal, which other virtual machines took.
+    fields = list(map(int, stat.split(maxsplit=9)[1:9]))
+    return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def _hierarchies() -> Iterator[tuple[Path, str]]:

@@ -1,0 +1,108 @@
+"""The rule of what a test may cost: it finds what costs too much, on a quiet machine and on a busy one."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import spent
+from patience import PATIENCE_S
+
+TESTS = Path(__file__).parent
+
+LIMIT_IS_ONE_WORK = """
+import math
+import pytest
+import spent
+
+spent.MOST_S, spent.MOST_OF_OTHERS = spent.WORK_S, math.inf
+
+def work():
+    for _ in range(3):
+        spent.work()
+
+@pytest.fixture(scope="module")
+def made():
+    work()
+"""
+
+
+def run_tests(folder: Path, tests: str) -> str:
+    """What pytest says of ``tests`` under the settings of these tests, but with a lower limit."""
+    (folder / "t0_of_a_cost.py").write_text(LIMIT_IS_ONE_WORK + tests)
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    words = (
+        "-p",
+        "conftest",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "0",
+        "--reruns",
+        "1",
+        "-c",
+        TESTS.parent / "pyproject.toml",
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *map(str, words), str(folder)],
+        env=os.environ | {"PYTHONPATH": path},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_what_costs_too_much_fails_twice_also_if_the_first_try_made_its_fixture(tmp_path: Path) -> None:
+    said = run_tests(
+        tmp_path,
+        """
+def test_of_nothing():
+    pass
+
+def test_of_work():
+    work()
+
+def test_of_a_fixture(made):
+    pass
+
+def test_after_it(made):
+    pass
+""",
+    )
+    assert re.findall(r"^ERROR .*::(\w+) - spent.CostError", said, re.MULTILINE) == [
+        "test_of_work",
+        "test_of_a_fixture",
+    ]
+    assert "2 errors, 2 rerun" in said
+
+
+@pytest.mark.parametrize(("cost_s", "slowness"), [(5.1, 1.0), (7.6, 1.5), (100.0, 10.0)])
+def test_too_much_is_too_much_at_any_speed_of_the_machine(cost_s: float, slowness: float) -> None:
+    with pytest.raises(spent.CostError, match=f"took {cost_s} s .* which is 5 on"):
+        spent.judge(cost_s, 0.0, lambda: slowness)
+
+
+@pytest.mark.parametrize(("cost_s", "slowness"), [(4.9, 1.0), (7.4, 1.5), (49.0, 10.0)])
+def test_a_slow_machine_is_not_the_tests_fault(cost_s: float, slowness: float) -> None:
+    spent.judge(cost_s, 0.0, lambda: slowness)
+
+
+def test_nothing_is_judged_beside_much_work_of_others() -> None:
+    spent.judge(100.0, spent.MOST_OF_OTHERS, lambda: 1.0)
+
+
+def test_a_quick_machine_lowers_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spent, "WORK_S", 1000.0)
+    assert spent.slowness() == 1.0
+
+
+def test_the_work_of_other_virtual_machines_is_that_of_others() -> None:
+    second = os.sysconf("SC_CLK_TCK")
+    line = "cpu  {user} 0 0 {idle} {iowait} 0 0 {steal} 0 0\ncpu0 1 2 3\n"
+    assert spent.busy_of(line.format(user=second, idle=900, iowait=70, steal=2 * second)) == 3.0
