@@ -9,6 +9,7 @@ from heapq import nlargest
 from operator import itemgetter
 from pathlib import Path
 
+import dealing
 import forks
 import ports
 import pytest
@@ -31,7 +32,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What the tests of a tier need. A file whose tests need something else sets `pytestmark`, and gets none of these.
 NEEDS = {
-    **dict.fromkeys(("t0", "t1", "t2", "t3"), ("fast",)),
+    **dict.fromkeys(dealing.QUICK, ("fast",)),
     "t4": ("mount",),
     "t5": ("mount", "nodes"),
     "t6": ("mount", "programs"),
@@ -40,6 +41,9 @@ NEEDS = {
 
 
 NOT_FAST = {"slow", "timed", "long"}
+
+OF_A_LANE = {"timed", "long"}
+"""Marks of a few tests, which have a lane of their own: "-m 'timed and not long'", "-m long"."""
 
 PROCESSOR_S = "processor_s"
 """The property of a test's last report, and of the JUnit file, that has what it cost, in seconds."""
@@ -70,12 +74,13 @@ def pytest_report_header() -> str | None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
-    bill = item.stash[BILL] = meter.bill()
+    item.stash[BILL] = meter.bill()
+    before_s = meter.cost_s()
     try:
         return (yield)
     finally:
         # A second try finds a module's fixtures made. It pays for them all the same.
-        setup_s, _ = bill()
+        setup_s = meter.cost_s() - before_s
         item.stash[SETUP_S] = max(setup_s, item.stash.get(SETUP_S, 0.0))
         item.stash[UNPAID_S] = item.stash[SETUP_S] - setup_s
 
@@ -124,7 +129,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(report.longreprtext)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A lane of a few tests imports only their files. To import all takes a tenth of a minute of processor time."""
+    mark = config.option.markexpr.partition(" ")[0]
+    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS or mark not in OF_A_LANE:
+        return None
+    return (collection_path.is_file() and f"mark.{mark}" not in collection_path.read_text()) or None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers > 1:
+        items[:] = dealing.dealt(items, lambda item: item.path.name, workers)
     needs = {name for names in NEEDS.values() for name in names}
     for item in items:
         own = {mark.name for mark in item.iter_markers()}

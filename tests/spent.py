@@ -97,16 +97,17 @@ class Meter:
 
     def bill(self) -> Callable[[], tuple[float, float]]:
         """A function that tells what was spent since now, in seconds of processor time, and the part of others."""
-        cost_s, others_s, began_s = self._cost_s(), self._of_others_s(), time.monotonic()
+        paid_s, others_s, began_s = self.cost_s(), self._of_others_s(), time.monotonic()
 
         def told() -> tuple[float, float]:
             elapsed_s = time.monotonic() - began_s
             of_others = (self._of_others_s() - others_s) / (elapsed_s * (os.cpu_count() or 1))
-            return self._cost_s() - cost_s, 1.0 if self._usage is None else of_others
+            return self.cost_s() - paid_s, 1.0 if self._usage is None else of_others
 
         return told
 
-    def _cost_s(self) -> float:
+    def cost_s(self) -> float:
+        """What was spent since some moment before."""
         if self._usage is not None:
             return _usage_s(self._usage)
         spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

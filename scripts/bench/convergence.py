@@ -59,7 +59,6 @@ import convergence_page
 import mounts
 import numpy as np
 import quick
-import scipy.stats
 import small_resnet
 import torch
 from full_path import other_checkout, this_checkout
@@ -231,6 +230,8 @@ def run_of(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:
 
 def paired(values: Sequence[float], plain: Sequence[float]) -> dict[str, float | None]:
     """The mean of the differences, seed by seed, its confidence interval, and p by two tests."""
+    import scipy.stats
+
     differences = np.subtract(values, plain)
     told: dict[str, float | None] = {"mean": float(differences.mean()), "low": None, "high": None}
     told |= {"t_p": None, "wilcoxon_p": None}

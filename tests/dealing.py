@@ -1,0 +1,32 @@
+"""The order in which several workers run the tests: none is left alone with long ones at the end.
+
+xdist (`--dist worksteal`) gives each worker an equal number of tests in a row, and a worker that has run all of its own
+takes the last half of what another has left. So each begins with files of its own from the upper tiers, whose fixtures
+it then makes once, and what others take is quick.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import chain, islice
+from typing import TypeVar
+
+T = TypeVar("T")
+
+QUICK = ("t0", "t1", "t2", "t3")
+
+
+def dealt(items: Sequence[T], file_of: Callable[[T], str], workers: int) -> list[T]:
+    """``items`` in another order, of which each worker gets an equal part."""
+    files: dict[str, list[T]] = {}
+    for item in items:
+        files.setdefault(file_of(item), []).append(item)
+    quick: list[T] = []
+    parts: list[list[T]] = [[] for _ in range(workers)]
+    for name in sorted(files, key=lambda name: name[:2], reverse=True):
+        part = quick if name.startswith(QUICK) else min(parts, key=len)
+        part += files[name]
+    rest, left = iter(quick), len(items)
+    for place, part in enumerate(parts):
+        size = left // (workers - place)
+        part += islice(rest, max(0, size - len(part)))
+        left -= size
+    return list(chain.from_iterable(parts))
