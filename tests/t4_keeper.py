@@ -566,17 +566,18 @@ def test_a_limit_of_open_files_that_is_too_low_is_said(machine: Machine, source:
     assert machine.nothing_is_left()
 
 
-def test_commands_wait_for_a_daemon_that_starts(machine: Machine, source: Path, stop: Path) -> None:
+@pytest.mark.parametrize("words", ["restart", "state save"])
+def test_commands_wait_for_a_daemon_that_starts(machine: Machine, source: Path, stop: Path, words: str) -> None:
+    """One at a time: a restart may end the daemon in the middle of what another asks of it."""
     machine.ok("mount", source, machine.mnt)
     pid = stopped_successor(machine, stop)
-    waiting = [
-        subprocess.Popen(machine.command(*words), env=machine.environment, stderr=subprocess.PIPE, text=True)
-        for words in (("restart", machine.mnt), ("state", "save", machine.mnt, machine.folder / "saved"))
-    ]
+    saved = [machine.folder / "saved"] if "save" in words else []
+    command = machine.command(*words.split(), machine.mnt, *saved)
+    waiting = subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True)
     os.kill(pid, signal.SIGCONT)
-    said = [process.communicate(timeout=2 * PATIENCE_S)[1] for process in waiting]
-    assert [process.returncode for process in waiting] == [0, 0], said
-    assert machine.stats()["keeper"]["restarts"] == 2
+    _, said = waiting.communicate(timeout=2 * PATIENCE_S)
+    assert waiting.returncode == 0, said
+    assert machine.stats()["keeper"]["restarts"] == 1 + (words == "restart")
 
 
 def test_modules_below_the_mountpoint_leave_no_keeper(machine: Machine, source: Path) -> None:
