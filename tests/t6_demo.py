@@ -56,6 +56,7 @@ def left_in(folder: Path) -> list[str]:
     return left
 
 
+@pytest.mark.long
 def test_the_demo_compares_two_trainings_and_checks_labels(temporary: Path) -> None:
     demo = start(temporary, *QUICK)
     output, errors = demo.communicate(timeout=5 * PATIENCE_S)
