@@ -1,5 +1,6 @@
 """Settings that every tier shares, the markers that follow from a tier, and what each test costs."""
 
+import gc
 import os
 import shutil
 import signal
@@ -70,6 +71,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header() -> str | None:
     return seclusion.why_not()
+
+
+def pytest_collection_finish() -> None:
+    """Tests that look for what is left collect garbage, and need not look through all modules and tests each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
