@@ -24,7 +24,7 @@ from redoxfs.packed import load_index
 
 pytest.importorskip("torch")
 
-EPOCHS = 3
+EPOCHS = 2
 SAMPLES = 300
 # WordNet ids are proof for --classes auto.
 CLASSES = {"n00000001": 1, "n00000005": 5, "n00000024": 24, "n00000060": 60}
