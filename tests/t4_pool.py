@@ -18,7 +18,7 @@ from redoxfs.protocol import Served
 CLASSES, FILES, FILE_BYTES = 10, 100, 40_000
 CHUNK_SIZE = 8
 SEED = 11
-EPOCHS = 3
+EPOCHS = 2
 
 OVER_MEMORY_BYTES = 48 << 20
 """The daemon's memory beyond --memory, once it is up: pages of requests, threads, memory kept for the next files."""
@@ -33,9 +33,9 @@ for path in paths:
 """
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    root = tmp_path / "data"
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("data")
     own = random.Random(0)
     for label in range(CLASSES):
         (root / f"kind{label:02}").mkdir(parents=True)
