@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from machine import PATIENCE_S, Machine, has_ended
+from patience import until
 from resuming_job import Files, Job, killed_runs, make_files
 
 pytest.importorskip("torch")
@@ -391,9 +392,15 @@ def test_a_killed_job_on_two_nodes_trains_on_each_sample_once(machine: Machine, 
 
 
 def test_a_killed_job_that_saved_less_repeats_at_most_that(mounted: Machine, tmp_path: Path) -> None:
-    job = Job(root=str(mounted.mnt), folder=str(tmp_path), workers=2, prefetch=2, every=6)
+    job = Job(root=str(mounted.mnt), folder=str(tmp_path), workers=2, prefetch=2, every=10)
     job = replace(job, less=job.ahead)
-    assert killed_runs(job, mounted.environment, iter([0.05])) == 1
+
+    def once_saved() -> Iterator[float]:
+        """No time at all after a checkpoint in an epoch, which the job resumes from."""
+        until(lambda: json.loads((tmp_path / "checkpoint.json").read_text())["step"], "a checkpoint in an epoch")
+        yield 0
+
+    assert killed_runs(job, mounted.environment, once_saved()) == 1
     again = [sum(times - 1 for times in epoch.values()) for epoch in job.trained_on()]
     assert max(again) <= job.less
     assert [sum(epoch.values()) for epoch in job.trained_on()] == [FILES, FILES]
