@@ -23,7 +23,7 @@ MOST_OF_OTHERS = 0.2
 """No test is judged while others take a larger part of the machine: what shares a core with it makes it cost more."""
 
 WORK_S = 0.13
-"""What `work` costs on a quiet machine: the least of some hundred, with CPython 3.11 on an EPYC of 2024. The limit
+"""What `work` costs on a quiet machine: the least of some hundred, with CPython 3.11 on an AMD EPYC. The limit
 grows with it, and is never less than `MOST_S`: a test has no less room on a quicker machine."""
 
 COSTLY = Path(__file__).with_name("costly.txt")
