@@ -397,3 +397,14 @@ def test_images_under_two_labels_are_a_doubt_if_any_two_classes_share_few(tmp_pa
                 make(root, *(f"{split}/{name * 3}/{number}.jpg" for name in (one, other)))
         assert catalog(root).verdict.mode == mode
     assert "two directories share numbers" in catalog(root).verdict.line
+
+
+def test_numbers_of_18_digits_may_be_shared_by_chance(tmp_path: Path) -> None:
+    """They reach so far that a share of the range rounds up to all of it; the largest is in the last class."""
+    chance = random.Random(0)
+    for split in ("train", "test"):
+        first, last = 10**17, 10**17 + 2**59 - 1
+        others = chance.sample(range(first + 1, last), 80)
+        for name, more in (("cat", others[::2]), ("dog", [*others[1::2], last])):
+            make(tmp_path, *(f"{split}/{name}/{number}.jpg" for number in (first, *more)))
+    assert catalog(tmp_path).verdict.mode == "dir"

@@ -235,7 +235,8 @@ def _shared_by_chance(value: NDArray[np.int64], group: NDArray[np.int64], groups
         return 0.0
     low, reach = value[number].min(), int(np.ptp(value[number])) + 1
     parts = min(PARTS_OF_RANGE, reach)
-    part = ((value[number] - low) / reach * parts).astype(np.int64)
+    # The largest of numbers of 18 digits may round up.
+    part = np.minimum((value[number] - low) / reach * parts, parts - 1).astype(np.int64)
     held = np.bincount(group[number] * parts + part, minlength=groups * parts).reshape(groups, parts).astype(float)
     return float(((held.sum(axis=0) ** 2).sum() - (held**2).sum()) / 2 / (reach / parts))
 
