@@ -1,5 +1,6 @@
 """Jobs that mount by themselves on a real Slurm: what docs/slurm.md says to type, and what is left after every end."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -8,6 +9,7 @@ from slurm_jobs import (
     ENDLESS,
     EPOCHS,
     NODES,
+    SAMPLES,
     Job,
     cancelled,
     cluster,
@@ -20,6 +22,9 @@ from slurm_jobs import (
     timed_out,
     written,
 )
+from slurm_rank import CODE_OF_AN_END
+
+DAEMON_AND_KEEPER = 2
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +72,36 @@ def test_the_example_leaves_nothing_however_it_ends(plain: Slurm, end: Callable[
     job.until_training()
     job.until_ended(end(job))
     job.check_samples()
+
+
+@pytest.mark.parametrize("asked", ["USR1@90", "B:USR1@90"])
+def test_a_signal_before_the_time_limit_reaches_the_training_and_ends_no_mount(plain: Slurm, asked: str) -> None:
+    """All processes of the steps get it, or the batch script alone (B), which passes it on to the training."""
+    job = Job(plain, f"--signal={asked}", example(plain, ENDLESS))
+    job.until_training()
+    before = [node.daemons() for node in plain.workers]
+    assert [len(daemons) for daemons in before] == [DAEMON_AND_KEEPER] * NODES
+    # Slurm looks every half minute at the time that is left.
+    plain.ok("scontrol", "update", f"JobId={job.id}", "EndTime=now+90seconds", root=True)
+    told = [plain.home / f"told-{job.id}-{rank}" for rank in range(NODES)]
+
+    def all_told() -> bool:
+        assert plain.state(job.id) == "RUNNING", plain.log()
+        return all(path.exists() for path in told)
+
+    plain.until(all_told, "the training gets the signal")
+    plain.ok("scontrol", "update", f"JobId={job.id}", "EndTime=now+1hour", root=True)
+    began = len(job.given())
+    plain.until(lambda: len(job.given()) > began + SAMPLES, "an epoch after the signal")
+    assert [node.daemons() for node in plain.workers] == before
+    assert [len(node.mounts()) for node in plain.workers] == [1] * NODES
+    (plain.home / f"end-{job.id}").touch()
+    # With the training's exit code.
+    job.until_ended("FAILED")
+    assert f"={CODE_OF_AN_END}:0" in plain.ok("scontrol", "show", "job", job.id)
+    job.check_samples()
+    epochs = Counter(epoch for epoch, _, _ in job.given())
+    assert epochs == dict.fromkeys(epochs, SAMPLES), "an epoch was cut short"
 
 
 # Steps
