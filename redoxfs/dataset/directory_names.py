@@ -71,25 +71,22 @@ def role_directories(scene: Scene) -> Doubt | None:
             return Doubt(f"the source is called {show(own)}, and its labels may lie beside it", Against.DIR)
         if scene.own_split and above.lower() in ROLE_NAMES:
             return Doubt(f"the source lies in {show(above)}, and its labels may lie beside that", Against.DIR)
+    directories = np.flatnonzero(tree.kind_mask(stat.S_IFDIR) & ~scene.hidden).tolist()
+    names = {entry: tree.name(entry).lower() for entry in directories}
+    roles = [entry for entry, name in names.items() if name in ROLE_NAMES]
+    if roles:
+        # A single part, such as images, may be the whole sample.
+        against = Against.DIR if len({names[entry] for entry in roles}) == 1 else Against.DIR | Against.ANY
+        return Doubt(f"{scene.path(roles[0])} is named like a part of each sample, not like a class", against)
     letters: dict[int, set[bytes]] = {}
-    roles: dict[bytes, int] = {}
-    for entry in np.flatnonzero(tree.kind_mask(stat.S_IFDIR) & ~scene.hidden).tolist():
-        name = tree.name(entry).lower()
-        if name in ROLE_NAMES:
-            roles.setdefault(name, entry)
+    for entry, name in names.items():
         if len(name) == 1 and name.isalpha():
             letters.setdefault(int(tree.parent[entry]), set()).add(name)
-    if roles:
-        first = scene.path(next(iter(roles.values())))
-        # A single part, such as images, may be the whole sample.
-        against = Against.DIR if len(roles) == 1 else Against.DIR | Against.ANY
-        return Doubt(f"{first} is named like a part of each sample, not like a class", against)
     for parent, found in letters.items():
         # A to Z are classes (sign language). A and B alone are the two sides of a pair.
         if found == {b"a", b"b"}:
-            return Doubt(
-                f"A and B in {scene.path(parent)} are named like the two sides of a pair", Against.DIR | Against.ANY
-            )
+            what = f"A and B in {scene.path(parent)} are named like the two sides of a pair"
+            return Doubt(what, Against.DIR | Against.ANY)
     if scene.own_split:
         for name_beside in scene.beside.names.directories:
             name = os.fsencode(name_beside)

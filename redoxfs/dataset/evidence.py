@@ -123,9 +123,7 @@ def scene_of(
     """The input of the checks. Arguments as for `judge`."""
     samples = np.flatnonzero(mask)
     holders = distinct(tree.parent[samples]).astype(np.int64)
-    above = distinct(tree.parent[holders]).astype(np.int64)
-    trees = find_trees(tree, holders)
-    return Scene(tree, samples, holders, above, trees, hidden(tree), grouped, beside or Beside(), root_fd)
+    return Scene(tree, samples, holders, find_trees(tree, holders), hidden(tree), grouped, beside or Beside(), root_fd)
 
 
 def links(scene: Scene) -> Doubt | None:
@@ -163,9 +161,7 @@ def parts_within(scene: Scene) -> Doubt | None:
     if pair is None:
         return None
     one, other = (scene.tree.name(entry) for entry in pair)
-    instead = ""
-    if os.path.splitext(one)[0] == os.path.splitext(other)[0]:
-        instead = STEM
+    instead = STEM if os.path.splitext(one)[0] == os.path.splitext(other)[0] else ""
     return Doubt(
         f"{scene.path(pair[0])} and {scene.name(pair[1])} may be parts of one sample",
         Against.DIR | Against.ANY,
@@ -176,18 +172,18 @@ def parts_within(scene: Scene) -> Doubt | None:
 def telling_names(scene: Scene, proofs: dict[int, Proof]) -> Told | None:
     """What file names say beside the class: in the splits with proof, or anywhere if none has proof."""
     parent = scene.tree.parent[scene.samples]
-    for directories in splits_of_one_part(scene):
-        found = identities.told(scene.tree, scene.samples[is_in(parent, np.array(directories))], known=False)
-        if found is not None and len(found.entries) > 1 and found.against:
-            return replace(found, against=Against.DIR | Against.ANY)
+
+    def told(directories: list[int], known: bool = False) -> Told | None:
+        return identities.told(scene.tree, scene.samples[is_in(parent, np.array(directories))], known=known)
+
+    for parts in map(told, splits_of_one_part(scene)):
+        if parts is not None and len(parts.entries) > 1 and parts.against:
+            return replace(parts, against=Against.DIR | Against.ANY)
     proven = [split for split, proof in proofs.items() if proof.holds]
+    known = bool(proven) and all(proofs[split].known for split in proven)
     flat = [] if proven else [[split] for split in scene.trees.flat]
-    for directories in [*(scene.trees.classes[split] for split in proven or proofs), *flat]:
-        known = bool(proven) and all(proofs[split].known for split in proven)
-        found = identities.told(scene.tree, scene.samples[is_in(parent, np.array(directories))], known=known)
-        if found is not None:
-            return found
-    return None
+    found = (told(directories, known) for directories in [*(scene.trees.classes[at] for at in proven or proofs), *flat])
+    return next((each for each in found if each is not None), None)
 
 
 CHECKS: tuple[Check, ...] = (

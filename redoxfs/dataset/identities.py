@@ -20,12 +20,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from redoxfs.arrays import is_in
 from redoxfs.dataset.errors import show
 from redoxfs.dataset.mirrors import SCATTER
 from redoxfs.dataset.randomness import Identities, Told, counted, shared
 from redoxfs.dataset.scene import STEM, Against
-from redoxfs.dataset.stems import PIECE_BYTES
+from redoxfs.dataset.stems import DIGIT, LOWER, PIECE_BYTES, UPPER, bytes_in, texts_of
 from redoxfs.dataset.tree import Tree
 
 # Integers of more digits than int64 holds are judged as text.
@@ -33,17 +32,12 @@ DIGITS_MAX = 18
 HEX_MIN_BYTES = 8
 RANDOM_MIN_BYTES = 6
 EXAMPLES_MAX = 100_000
+ROBOFLOW_BYTES = 36
 
-_DIGITS, _HEXES, _LOWER, _UPPER, _LINKS = (
-    is_in(np.arange(256, dtype=np.uint8), np.frombuffer(text, np.uint8))
-    for text in (
-        b"0123456789",
-        b"0123456789abcdefABCDEF",
-        b"abcdefghijklmnopqrstuvwxyz",
-        b"ABCDEFGHIJKLMNOPQRSTUVWXYZ",
-        b"-_",
-    )
-)
+_HEX, _LINK = bytes_in(b"0123456789abcdefABCDEF"), bytes_in(b"-_")
+# What Roboflow adds to each name of a class, and names of Flickr: a number, a secret and perhaps a size.
+_ROBOFLOW = re.compile(rb".+\.rf\.[0-9a-fA-F]{32}", re.DOTALL)
+_FLICKR = re.compile(rb"\d{6,}_[0-9a-fA-F]{10}(?:_[a-z])?")
 
 
 def told(tree: Tree, entries: NDArray[np.int64], *, known: bool) -> Told | None:
@@ -60,38 +54,27 @@ def told(tree: Tree, entries: NDArray[np.int64], *, known: bool) -> Told | None:
         pieces.append(found)
     if known or not pieces:
         return None
-    ids = _joined(pieces)
+    entry, key, value = (
+        np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("entry", "key", "value")
+    )
+    ids = Identities(entry, _by_directory(tree, entry)[1], key, value)
     return shared(ids) or counted(ids)
+
+
+def _by_directory(tree: Tree, entries: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first row of each directory, and the number of each row's directory."""
+    is_first = np.diff(tree.parent[entries], prepend=-1) != 0
+    return np.flatnonzero(is_first), np.cumsum(is_first) - 1
 
 
 def _whole_directories(tree: Tree, entries: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
     """The samples in directories with two or more, in pieces that divide no directory."""
-    parent = tree.parent[entries]
-    starts = np.flatnonzero(np.append(True, parent[1:] != parent[:-1])[: len(parent)])
-    sizes = np.diff(np.append(starts, len(parent)))
-    taken = np.repeat(sizes > 1, sizes)
-    entries, sizes = entries[taken], sizes[sizes > 1]
-    length = (
-        np.add.reduceat(tree.name_at[entries + 1] - tree.name_at[entries], np.cumsum(sizes) - sizes)
-        if len(entries)
-        else sizes
-    )
-    number = np.cumsum(length) // PIECE_BYTES
-    ends = np.cumsum(sizes)
-    for part in np.split(entries, ends[np.flatnonzero(np.diff(number))]):
-        if len(part):
-            yield part
-
-
-def _joined(pieces: list[Identities]) -> Identities:
-    groups, first = [], 0
-    for piece in pieces:
-        groups.append(piece.group + first)
-        first += int(piece.group[-1]) + 1
-    entry, key, value = (
-        np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("entry", "key", "value")
-    )
-    return Identities(entry, np.concatenate(groups), key, value)
+    _, group = _by_directory(tree, entries)
+    entries = entries[np.bincount(group)[group] > 1]
+    if len(entries):
+        ends = np.append(_by_directory(tree, entries)[0][1:], len(entries))
+        number = np.cumsum(tree.name_at[entries + 1] - tree.name_at[entries])[ends - 1] // PIECE_BYTES
+        yield from np.split(entries, ends[np.flatnonzero(np.diff(number))])
 
 
 def _unlike(tree: Tree, entries: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[int, int]:
@@ -118,11 +101,17 @@ def _varying(one: bytes, other: bytes) -> bytes:
 
 def _read(tree: Tree, entries: NDArray[np.int64]) -> Identities | Told:
     """The identities of samples in whole directories, or the first name that has no single one."""
-    parent = tree.parent[entries]
-    at = np.flatnonzero(np.append(True, parent[1:] != parent[:-1]))
-    group = np.repeat(np.arange(len(at)), np.diff(np.append(at, len(entries))))
-    start, end, text = _stems(tree, entries)
-    end = _without_roboflow(text, start, end, at, group)
+    at, group = _by_directory(tree, entries)
+    text, start, end = texts_of(tree.names, tree.name_at, entries)
+
+    rows_of = np.split(np.arange(len(entries)), at[1:])
+
+    def of(row: int) -> bytes:
+        return text[start[row] : end[row]].tobytes()
+
+    for rows in rows_of:
+        if all(_ROBOFLOW.fullmatch(of(row)) for row in rows.tolist()):
+            end[rows] -= ROBOFLOW_BYTES
     width = int((end - start).max())
     # Rows are stems, from their beginning and from their end; 0 elsewhere.
     columns = np.arange(width)
@@ -135,21 +124,22 @@ def _read(tree: Tree, entries: NDArray[np.int64]) -> Identities | Told:
     tail = np.minimum(_alike(right, at, group), shortest)
     # A number does not begin or end within its digits.
     for _ in range(width):
-        head -= (head > 0) & _DIGITS[left[at, np.maximum(head - 1, 0)]]
-        tail -= (tail > 0) & _DIGITS[right[at, np.maximum(tail - 1, 0)]]
+        head -= (head > 0) & DIGIT[left[at, np.maximum(head - 1, 0)]]
+        tail -= (tail > 0) & DIGIT[right[at, np.maximum(tail - 1, 0)]]
     tail = np.minimum(tail, shortest - head)
     size = end - start - (head + tail)[group]
     first = head[group]
     inside = (columns >= first[:, None]) & (columns < (first + size)[:, None])
     del right
     kind = _kinds(left, inside, size, first, at)
-    none = np.flatnonzero(kind == 0)
-    if len(none):
-        rows = _unlike(tree, entries, np.flatnonzero(group == none[0]))
-        one, other = (text[start[row] + first[row] :][: size[row]].tobytes() for row in rows)
-        varying = show(_varying(one, other))
-        what = f"has more in its name than an identity ({varying})"
-        return Told((int(entries[rows[0]]),), what, f"use {varying} in", Against.ANY)
+    start, end = start + first, start + first + size
+    for number in np.flatnonzero(kind == 0).tolist():
+        # Few classes come here that are not Flickr's, and those end it.
+        if not all(_FLICKR.fullmatch(of(row)) for row in rows_of[number].tolist()):
+            unlike = _unlike(tree, entries, rows_of[number])
+            varying = show(_varying(*map(of, unlike)))
+            what = f"has more in its name than an identity ({varying})"
+            return Told((int(entries[unlike[0]]),), what, f"use {varying} in", Against.ANY)
     integer = (kind == 1)[group]
     value = np.where(integer, 0, -1)
     key = np.zeros(len(entries), np.uint64)
@@ -172,37 +162,6 @@ def _read(tree: Tree, entries: NDArray[np.int64]) -> Identities | Told:
     return Identities(entries, group, key, value)
 
 
-def _stems(tree: Tree, entries: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
-    """Where the stems lie in a text: the names up to the last dot, unless it is the first byte."""
-    first = tree.name_at[entries]
-    length = tree.name_at[entries + 1] - first
-    stop = np.cumsum(length)
-    start = stop - length
-    text = tree.names[np.repeat(first - start, length) + np.arange(int(stop[-1]))]
-    dots = np.flatnonzero(text == ord("."))
-    last = np.append(dots, -1)[np.searchsorted(dots, stop) - 1]
-    return start, np.where(last > start, last, stop), text
-
-
-def _without_roboflow(
-    text: NDArray[np.uint8],
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-    at: NDArray[np.int64],
-    group: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """The ends of stems without the `.rf.` and 32 hexadecimal digits that Roboflow adds to each name of a class."""
-    long = end - start > 36
-    place = np.maximum(end - 36, 0)
-    marked = long.copy()
-    for offset, byte in enumerate(b".rf."):
-        marked &= text[place + offset] == byte
-    for offset in range(4, 36):
-        marked &= _HEXES[text[np.minimum(place + offset, len(text) - 1)]]
-    shorter: NDArray[np.int64] = np.where(np.logical_and.reduceat(marked, at)[group], end - 36, end)
-    return shorter
-
-
 def _alike(rows: NDArray[np.uint8], at: NDArray[np.int64], group: NDArray[np.int64]) -> NDArray[np.int64]:
     """The number of first columns that are equal in all rows of each group."""
     equal = np.logical_and.reduceat(rows == rows[at][group], at, axis=0)
@@ -217,7 +176,7 @@ def _kinds(
     first: NDArray[np.int64],
     at: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """The kind of each group's identity: 1 integer, 2 text of one length, 3 Flickr's; 0 none."""
+    """The kind of each group's identity: 1 integer, 2 text of one length; 0 none of them."""
 
     def all_of(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = np.logical_and.reduceat(mask, at)
@@ -227,51 +186,25 @@ def _kinds(
         found: NDArray[np.int64] = (table[rows] & inside).sum(axis=1)
         return found
 
-    some = size > 0
-    digits, hexes, lower, upper = count(_DIGITS), count(_HEXES), count(_LOWER), count(_UPPER)
-    links = count(_LINKS)
-    dashes = (rows == ord("-")) & inside
+    digits, hexes, lower, upper, links = map(count, (DIGIT, _HEX, LOWER, UPPER, _LINK))
+    dashes = ((rows == ord("-")) & inside).sum(axis=1)
     fixed = np.maximum.reduceat(size, at) == np.minimum.reduceat(size, at)
-    # 0.53 and -17 are measurements.
-    row = np.arange(len(rows))
-    before = np.where(first > 0, rows[row, np.maximum(first - 1, 0)], 0)
-    before2 = np.where(first > 1, rows[row, np.maximum(first - 2, 0)], 0)
-    follow = first + size
-    width = rows.shape[1]
-    after = np.where(follow < width, rows[row, np.minimum(follow, width - 1)], 0)
-    after2 = np.where(follow + 1 < width, rows[row, np.minimum(follow + 1, width - 1)], 0)
-    decimal = ((before == ord(".")) & _DIGITS[before2]) | ((after == ord(".")) & _DIGITS[after2])
-    integer = all_of(some & (digits == size) & (size <= DIGITS_MAX) & ~decimal)
-    hexadecimal = all_of((hexes == size) & (size >= HEX_MIN_BYTES)) & fixed
-    uuid = all_of((hexes + dashes.sum(axis=1) == size) & (size >= 30) & (dashes.sum(axis=1) == 4)) & fixed
+    # 0.53 is a measurement.
+    row, padded = np.arange(len(rows)), np.pad(rows, ((0, 0), (2, 2)))
+    before2, before = padded[row, first], padded[row, first + 1]
+    after, after2 = padded[row, first + size + 2], padded[row, first + size + 3]
+    decimal = ((before == ord(".")) & DIGIT[before2]) | ((after == ord(".")) & DIGIT[after2])
+    integer = all_of((size > 0) & (digits == size) & (size <= DIGITS_MAX) & ~decimal)
+    hexadecimal = all_of((hexes == size) & (size >= HEX_MIN_BYTES))
+    uuid = all_of((hexes + dashes == size) & (size >= 30) & (dashes == 4))
     mixed = ((digits > 0).astype(int) + (lower > 0) + (upper > 0)) >= 2
     share = np.add.reduceat(mixed, at) / np.add.reduceat(np.ones(len(rows)), at)
     # A separator in one place of all names divides fields.
-    divided = (np.logical_and.reduceat(_LINKS[rows] & inside, at, axis=0)).any(axis=1)
+    divided = (np.logical_and.reduceat(_LINK[rows] & inside, at, axis=0)).any(axis=1)
     random = all_of((digits + lower + upper + links == size) & (size >= RANDOM_MIN_BYTES))
     # Six hexadecimal digits are a color.
-    random &= fixed & ~divided & (share > 0.7) & ~all_of((hexes == size) & (size < HEX_MIN_BYTES))
-    flickr = all_of(_flickr(rows, size, first))
-    return np.select([integer, hexadecimal | uuid | random, flickr], [1, 2, 3], 0)
-
-
-def _flickr(rows: NDArray[np.uint8], size: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Rows with a number, `_`, ten hexadecimal digits and perhaps a size: 10140303_b88d3d6cec_n."""
-    if rows.shape[1] <= 12:
-        return np.zeros(len(rows), bool)
-    at = np.arange(len(rows))
-    last = np.minimum(first + size, rows.shape[1]) - 1
-    sized = (size > 2) & (_LOWER[rows[at, last]]) & (rows[at, np.maximum(last - 1, 0)] == ord("_"))
-    last = last - 2 * sized
-    found: NDArray[np.bool_] = last - first >= 6 + 1 + 9
-    place = np.maximum(last, 12)
-    for back in range(10):
-        found &= _HEXES[rows[at, place - back]]
-    found &= rows[at, place - 10] == ord("_")
-    columns = np.arange(rows.shape[1])
-    number = (columns >= first[:, None]) & (columns < (place - 10)[:, None])
-    found &= (_DIGITS[rows] | ~number).all(axis=1)
-    return found
+    random &= ~divided & (share > 0.7) & ~all_of((hexes == size) & (size < HEX_MIN_BYTES))
+    return np.select([integer, fixed & (hexadecimal | uuid | random)], [1, 2], 0)
 
 
 def _uneven_text(rows: NDArray[np.uint8], inside: NDArray[np.bool_], group: NDArray[np.int64]) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from redoxfs.arrays import is_in
 from redoxfs.dataset.beside import Names
 from redoxfs.dataset.class_trees import place_of
 from redoxfs.dataset.errors import show
@@ -20,7 +21,7 @@ def shape(scene: Scene) -> Doubt | None:
     if scene.holders[0] == 0:
         entry = scene.samples[np.argmax(tree.parent[scene.samples] == 0)]
         return Doubt(f"{scene.path(entry)} lies at the top, in no class directory")
-    both = np.intersect1d(scene.holders, scene.above, assume_unique=True)
+    both = scene.holders[is_in(scene.holders, tree.parent[scene.holders])]
     if len(both):
         return Doubt(f"{scene.path(both[0])} holds both samples and directories of samples")
     if not classes:

@@ -64,36 +64,31 @@ def counted(ids: Identities) -> Told | None:
     entry, group, value = ids.entry[numbers], ids.group[numbers], ids.value[numbers]
     if not len(entry):
         return None
+    # Each class has two numbers or more. Its gaps are sorted.
+    group = np.unique(group, return_inverse=True)[1]
     order = np.lexsort((value, group))
     entry, group, value = entry[order], group[order], value[order]
-    groups = int(group[-1]) + 1
-    size = np.bincount(group, minlength=groups)
-    low = np.full(groups, np.iinfo(np.int64).max)
-    high = np.full(groups, -1)
-    np.minimum.at(low, group, value)
-    np.maximum.at(high, group, value)
-    reach = np.where(size > 0, high - low + 1, 1)
+    size = np.bincount(group)
+    groups, count = len(size), size - 1
+    end = np.cumsum(size) - 1
+    first = end - count
+    low, high = value[first], value[end]
+    reach = high - low + 1
     density = size / reach
     inner = group[1:] == group[:-1]
     gaps, gap_group = np.diff(value)[inner], group[1:][inner]
-    order = np.lexsort((gaps, gap_group))
-    gaps, gap_group = gaps[order], gap_group[order]
-    count = np.bincount(gap_group, minlength=groups)
+    gaps = gaps[np.lexsort((gaps, gap_group))]
 
     def named(bad: NDArray[np.bool_], what: str, read: str) -> Told | None:
-        found = np.flatnonzero(bad)
-        if not len(found):
-            return None
-        there = entry[group == found[0]]
-        return Told((int(there[0]), int(there[1])), what, read)
+        found = first[bad]
+        return Told((int(entry[found[0]]), int(entry[found[0] + 1])), what, read) if len(found) else None
 
     # The commonest difference. Of random numbers, a share like the density of the numbers.
-    new = np.append(True, (gaps[1:] != gaps[:-1]) | (gap_group[1:] != gap_group[:-1]))[: len(gaps)]
-    at = np.flatnonzero(new)
+    at = np.flatnonzero(np.append(True, (gaps[1:] != gaps[:-1]) | (gap_group[1:] != gap_group[:-1])))
     runs = np.diff(np.append(at, len(gaps)))
     most = np.zeros(groups, np.int64)
     np.maximum.at(most, gap_group[at], runs)
-    bound = np.minimum(density + 5 * np.sqrt(density / np.maximum(count, 1)) + 0.1, DENSE)
+    bound = np.minimum(density + 5 * np.sqrt(density / count) + 0.1, DENSE)
     stepped = (most >= 3) & (most > bound * count)
     row = "are numbered in a row, which may be an order", "use the order of"
     if stepped.any() and not _runs_on(low, high, size):
@@ -101,14 +96,11 @@ def counted(ids: Identities) -> Told | None:
     # Classes of a few files are judged together.
     expected = (density * count).sum()
     if not stepped.any() and (gaps == 1).sum() > 3 + expected + 5 * np.sqrt(expected) + 0.1 * len(gaps):
-        return named((size > 1) & (density == density[size > 1].max()), *row)
+        return named(density == density.max(), *row)
     if _leads(value):
-        return named(
-            size > 1,
-            "have numbers whose first digit has few values, as a part of the data has",
-            "use the first digit of",
-        )
-    mean = (high - low) / np.maximum(count, 1)
+        what = "have numbers whose first digit has few values, as a part of the data has"
+        return named(size > 1, what, "use the first digit of")
+    mean = (high - low) / count
     close = np.bincount(gap_group, weights=gaps < BURST_SHARE * mean[gap_group], minlength=groups)
     burst = (count >= BURST_MIN_FILES) & ~stepped & (close > 0.5 * count)
     if len(gaps) >= BURST_MIN_FILES and close.sum() > 0.4 * len(gaps):
@@ -132,9 +124,8 @@ def _leads(value: NDArray[np.int64]) -> bool:
 
 def _runs_on(low: NDArray[np.int64], high: NDArray[np.int64], size: NDArray[np.int64]) -> bool:
     """Whether one numbering runs through all classes, one after the other, and they are not offset copies."""
-    some = size > 0
-    order = np.argsort(low[some])
-    low, high, size = low[some][order], high[some][order], size[some][order]
+    order = np.argsort(low)
+    low, high, size = low[order], high[order], size[order]
     together = size.sum() >= DENSE * (high[-1] - low[0] + 1)
     return bool(len(low) > 1 and together and (low[1:] > high[:-1]).all() and len(distinct(size)) > 1)
 
@@ -173,10 +164,12 @@ def shared(ids: Identities) -> Told | None:
     return Told((one, other), what, "pair", Against.ANY)
 
 
-def _pairs(key: NDArray[np.uint64], group: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All pairs of rows with equal keys in two groups, as two arrays of rows."""
+def _pairs(
+    key: NDArray[np.uint64], group: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """For each two groups with equal keys: a row of either with the same key, and how many such pairs of rows."""
     order = np.lexsort((group, key))
-    ones, others = [], []
+    ones, others = [order[:0]], [order[:0]]
     live = np.arange(len(order))
     step = 0
     while len(live):
@@ -186,7 +179,10 @@ def _pairs(key: NDArray[np.uint64], group: NDArray[np.int64]) -> tuple[NDArray[n
         differ = group[order[live]] != group[order[live + step]]
         ones.append(order[live[differ]])
         others.append(order[live[differ] + step])
-    return np.concatenate(ones or [order[:0]]), np.concatenate(others or [order[:0]])
+    one, other = np.concatenate(ones), np.concatenate(others)
+    both = group[one] * (int(group.max(initial=0)) + 1) + group[other]
+    _, first, times = np.unique(both, return_index=True, return_counts=True)
+    return one[first], other[first], times
 
 
 def _shared_keys(ids: Identities) -> tuple[int, int] | None:
@@ -199,16 +195,11 @@ def _shared_keys(ids: Identities) -> tuple[int, int] | None:
         rows = rows[(key * SCATTER >> np.uint64(40)) % np.uint64(rate) == 0]
     groups = int(group.max()) + 1
     size = np.bincount(group[rows], minlength=groups).astype(float)
-    ones, others = _pairs(key[rows], group[rows])
-    if not len(ones):
-        return None
-    pair = group[rows[ones]] * groups + group[rows[others]]
-    pairs, first, shared = np.unique(pair, return_index=True, return_counts=True)
-    a, b = pairs // groups, pairs % groups
-    low = np.full(groups, np.iinfo(np.int64).max)
-    high = np.full(groups, -1)
-    np.minimum.at(low, group, value)
-    np.maximum.at(high, group, value)
+    one, other, shared = _pairs(key[rows], group[rows])
+    one, other = rows[one], rows[other]
+    a, b = group[one], group[other]
+    at = np.flatnonzero(np.diff(group, prepend=-1))
+    low, high = np.minimum.reduceat(value, at), np.maximum.reduceat(value, at)
     reach = (high - low + 1).astype(float)
     common = np.maximum(np.minimum(high[a], high[b]) - np.maximum(low[a], low[b]) + 1, 0)
     # `rate` counts once: of the equal numbers of two classes, both are in the sample or neither.
@@ -225,7 +216,7 @@ def _shared_keys(ids: Identities) -> tuple[int, int] | None:
         bad = np.array([int(np.argmax(shared - chance))])
     if not len(bad):
         return None
-    return int(rows[ones[first[bad[0]]]]), int(rows[others[first[bad[0]]]])
+    return int(one[bad[0]]), int(other[bad[0]])
 
 
 def _shared_by_chance(value: NDArray[np.int64], group: NDArray[np.int64], groups: int) -> float:
@@ -261,14 +252,8 @@ def _shared_series(ids: Identities) -> tuple[int, int] | None:
         key = np.where(here, (key + gap[at].astype(np.uint64)) * SCATTER, key)
         even &= ~here | (gap[at] == gap)
     taken = np.flatnonzero(whole & ~even)
-    ones, others = _pairs(key[taken], group[taken])
-    if not len(ones):
-        return None
-    groups = int(group.max()) + 1
-    pair = group[taken[ones]] * groups + group[taken[others]]
-    pairs, first, shared = np.unique(pair, return_index=True, return_counts=True)
-    windows = np.bincount(group[whole & ~even], minlength=groups)
-    bad = np.flatnonzero(shared >= 0.1 * np.minimum(windows[pairs // groups], windows[pairs % groups]))
-    if not len(bad):
-        return None
-    return int(rows[taken[ones[first[bad[0]]]]]), int(rows[taken[others[first[bad[0]]]]])
+    one, other, shared = _pairs(key[taken], group[taken])
+    one, other = taken[one], taken[other]
+    windows = np.bincount(group[taken])
+    bad = np.flatnonzero(shared >= 0.1 * np.minimum(windows[group[one]], windows[group[other]]))
+    return (int(rows[one[bad[0]]]), int(rows[other[bad[0]]])) if len(bad) else None

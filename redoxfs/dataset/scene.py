@@ -44,12 +44,11 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """The tree, its samples, their directories (P) and the directories above (G), and the names around SOURCE."""
+    """The tree, its samples, their directories (P), and the names around SOURCE."""
 
     tree: Tree
     samples: NDArray[np.int64]  # entries, ascending
     holders: NDArray[np.int64]  # P, ascending
-    above: NDArray[np.int64]  # G, ascending
     trees: ClassTrees
     hidden: NDArray[np.bool_]  # [N]
     grouped: bool

@@ -13,9 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from string import ascii_lowercase, ascii_uppercase
 
 import numpy as np
 from numpy.typing import NDArray
+
+from redoxfs.arrays import is_in
 
 # Hashing takes about 60 bytes of memory per byte of names, so names are hashed in pieces.
 PIECE_BYTES = 2 << 20
@@ -25,12 +28,14 @@ _INVERSE = np.uint64(pow(0x9E3779B97F4A7C15 | 1, -1, 2**64))
 _CODES = np.random.default_rng(64).integers(1, 2**64, 256, np.uint64)
 _CODES[ord("A") : ord("Z") + 1] = _CODES[ord("a") : ord("z") + 1]
 
-_LETTER = np.zeros(256, bool)
-_LETTER[[*range(ord("a"), ord("z") + 1), *range(ord("A"), ord("Z") + 1)]] = True
-_DIGIT = np.zeros(256, bool)
-_DIGIT[ord("0") : ord("9") + 1] = True
-_SEPARATOR = np.zeros(256, bool)
-_SEPARATOR[list(b"_-. ()")] = True
+
+def bytes_in(known: bytes) -> NDArray[np.bool_]:
+    """For each byte whether it is one of ``known``: bool[256]."""
+    return is_in(np.arange(256, dtype=np.uint8), np.frombuffer(known, np.uint8))
+
+
+DIGIT, LOWER, UPPER = map(bytes_in, (b"0123456789", ascii_lowercase.encode(), ascii_uppercase.encode()))
+_LETTER, _SEPARATOR = LOWER | UPPER, bytes_in(b"_-. ()")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,13 +86,9 @@ class Stems:
 
     def any_digit(self, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether text[start:end] holds a digit, elementwise."""
-        return _any(_DIGIT[self.text], start, end)
-
-
-def _any(mask: NDArray[np.bool_], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
-    seen = np.zeros(len(mask) + 1, np.int64)
-    np.cumsum(mask, out=seen[1:])
-    return seen[end] > seen[start]
+        seen = np.append(0, np.cumsum(DIGIT[self.text]))
+        found: NDArray[np.bool_] = seen[end] > seen[start]
+        return found
 
 
 def hash_text(text: bytes) -> int:
@@ -108,23 +109,25 @@ def stems_of(names: NDArray[np.uint8], name_at: NDArray[np.int64], entries: NDAr
     piece = np.cumsum(lengths) // PIECE_BYTES
     for some in np.split(np.arange(len(entries)), np.flatnonzero(np.diff(piece)) + 1):
         if len(some):
-            yield _stems(names, name_at, entries[some])
+            yield _hashed(entries[some], *texts_of(names, name_at, entries[some]))
 
 
-def _stems(names: NDArray[np.uint8], name_at: NDArray[np.int64], entries: NDArray[np.int64]) -> Stems:
+def texts_of(
+    names: NDArray[np.uint8], name_at: NDArray[np.int64], entries: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    """The names of `entries` laid end to end, and where in it each stem starts and ends."""
     lengths = name_at[entries + 1] - name_at[entries]
     stop = np.cumsum(lengths)
     start = stop - lengths
     text = names[np.repeat(name_at[entries] - start, lengths) + np.arange(int(stop[-1]))]
     dots = np.flatnonzero(text == ord("."))
     last = np.append(dots, -1)[np.searchsorted(dots, stop) - 1]
-    return hashed(entries, text, start, np.where(last > start, last, stop))
+    return text, start, np.where(last > start, last, stop)
 
 
-def hashed(
+def _hashed(
     entries: NDArray[np.int64], text: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]
 ) -> Stems:
-    """Stems that lie at text[start:end], elementwise."""
     power = np.full(len(text) + 1, _MULTIPLIER)
     power[0] = 1
     unshift = np.full(len(text) + 1, _INVERSE)
@@ -132,10 +135,3 @@ def hashed(
     sums = np.zeros(len(text) + 1, np.uint64)
     np.cumsum(_CODES[text] * np.multiply.accumulate(power)[:-1], out=sums[1:])
     return Stems(entries, text, start, end, sums, np.multiply.accumulate(unshift))
-
-
-def _is_one(letters: NDArray[np.uint8], of: bytes) -> NDArray[np.bool_]:
-    """For each byte whether it is one ``of`` these."""
-    known = np.zeros(256, np.bool_)
-    known[list(of)] = True
-    return known[letters]
