@@ -20,7 +20,7 @@ Order = Callable[[random.Random, int], list[int]]
 """The paths of an epoch, by its number from 0."""
 
 SPLITS = {"validation_split", "train_test_split", "folds", "few-shot"}
-"""Documented loaders that keep paths apart. The folds that rotate do too, and nothing can show it."""
+"""Documented loaders that keep paths apart. Folds that rotate do so only when they come again."""
 
 
 def watch(samples: int, classes: int) -> SplitWatch:
@@ -91,6 +91,24 @@ def test_a_split_of_a_script_is_seen_when_two_or_three_epochs_are_over(
             assert found[1] == pytest.approx(len(validation), rel=0.1, abs=2 * late), name
 
 
+@pytest.mark.parametrize("late", [0, 8], ids=["in turn", "workers"])
+@pytest.mark.parametrize(("samples", "folds", "epoch"), [(480, 3, 5), (480, 5, 7), (3000, 5, 6), (3000, 10, 11)])
+def test_folds_that_change_after_every_epoch_are_seen_when_they_come_again(
+    samples: int, folds: int, epoch: int, late: int
+) -> None:
+    once = shuffled(random.Random(7), range(samples))
+
+    def order(draw: random.Random, number: int) -> list[int]:
+        validation = once[number % folds :: folds]
+        return shuffled(draw, set(once).difference(validation)) + validation
+
+    for seed in range(3):
+        found = first_seen(order, samples, epochs=2 * folds, seed=seed, late=late)
+        assert found is not None
+        assert found[0] == epoch
+        assert found[1] == pytest.approx(samples / folds, rel=0.1, abs=2 * late)
+
+
 def test_validation_four_times_in_a_large_epoch_is_seen() -> None:
     training, validation = parts(6000, 0.1)
 
@@ -151,7 +169,7 @@ def test_nothing_is_seen_where_no_set_comes_apart(name: str) -> None:
     for samples, classes in ((64, 2), (240, 4), (600, 3), (1200, 150)):
         for seed in range(3):
             order = without_a_split(samples, classes)[name]
-            assert first_seen(order, samples, classes, seed=seed, late=4) is None, (samples, seed)
+            assert first_seen(order, samples, classes, epochs=12, seed=seed, late=4) is None, (samples, seed)
 
 
 def test_a_node_that_reads_its_share_keeps_nothing_apart() -> None:
@@ -181,7 +199,7 @@ def test_a_random_order_is_hardly_ever_taken_for_a_split() -> None:
         everything, class_of = np.arange(samples), np.zeros(samples, np.int32)
         for _ in range(300):
             one, two = draw.permutation(samples), draw.permutation(samples)
-            assert cut(one, two, none, everything, class_of, alone=True) is None
+            assert (cut(one, two, none, everything, class_of, alone=True) or (0, False))[0] == 0
 
 
 def test_trees_are_told_apart() -> None:

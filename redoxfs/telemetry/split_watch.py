@@ -19,6 +19,10 @@ be, class by class. A cut is a split if
 - the same holds for the next pair of epochs too, if the side has fewer than 512 paths. Workers that read a few batches
   in turn may shuffle that many.
 
+If epochs in a row have nothing in common, an epoch is compared with those before, up to `EPOCHS_KEPT`. So folds that
+change after every epoch are seen when they come again. Before that no sample crosses them: each epoch gets a sample
+once.
+
 Paths that an epoch did not ask for count as its last ones, so a script that reads the same part of a tree in each epoch
 has its cut at the end. With several nodes this would be each node's share. There only paths that both epochs asked for
 are compared.
@@ -28,14 +32,15 @@ point is below 1e-8. Loaders are not random in other ways, so tests try the orde
 where a job reads fixed parts of a tree one after another, such as files by size, or is started again and again with one
 seed and ends within the first batches.
 
-*What it does not see.* Sets that are each read in the same order in all epochs; a split of an order that a small buffer
-mixes; a set of fewer than some 20 paths, or a larger one of fewer than 32; validation several times in a small epoch;
-folds that change after every epoch, which laps keep apart anyway; what a daemon before this one had seen.
+*What it does not see.* Sets that are each read in the same order in all epochs, since a script without a split that
+reads in one order asks for the same; a split of an order that a small buffer mixes; a set of fewer than some 20 paths,
+or a larger one of fewer than 32; validation several times in a small epoch; what a daemon before this one had seen.
 
-An ask costs some 0.3 us, and a comparison 3 to 7 ms. Of a tree, some `FOLLOWED` paths are followed, or all if there are
-no more.
+An ask costs some 0.3 us, and a comparison of shuffled epochs 1 ms, of others 3 to 7 ms. Of a tree, some `FOLLOWED`
+paths are followed, or all if there are no more.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -69,6 +74,9 @@ blocks of files stay together, or the order is nearly the same."""
 
 FEW = 512
 
+EPOCHS_KEPT = 10
+"""Of folds there are 5 or 10."""
+
 _HASH = 2654435761
 """A multiple of it, modulo 2 ** 32, is as good as random. A script may take each fifth path, so this must not."""
 
@@ -91,11 +99,16 @@ class _Epoch:
     order: list[int] = field(default_factory=list)
     again: set[int] = field(default_factory=set)
 
+    def arrays(self) -> tuple[Int64, Int64]:
+        return np.array(self.order, np.int64), np.array([*self.again], np.int64)
+
 
 @dataclass(slots=True)
 class _Tree:
     """``seen`` has the number of the last epoch that asked for a path, of all followed paths of all trees.
 
+    ``before``            the paths of the epochs before, and those that were asked twice, the last first
+    ``once``              how many epochs ago was the one with the same cut, which is to come again; 0: none
     ``doubtful, excess``  the asks since one may have begun the next epoch; how many more of them were for paths of
                           this epoch than for others
     """
@@ -105,11 +118,11 @@ class _Tree:
     class_of: Int32
     seen: "memoryview[int]"
     now: _Epoch = field(default_factory=_Epoch)
-    before: _Epoch = field(default_factory=_Epoch)
+    before: deque[tuple[Int64, Int64]] = field(default_factory=lambda: deque(maxlen=EPOCHS_KEPT))
     epoch: int = 1
     doubtful: list[int] = field(default_factory=list)
     excess: int = 0
-    once: bool = False
+    once: int = 0
     compared: bool = False
     apart: bool = False
 
@@ -134,7 +147,7 @@ class _Tree:
             else:
                 seen[path] = self.epoch
                 order.append(path)
-        if not self.compared and len(order) >= len(self.before.order):
+        if not self.compared and len(order) >= (len(self.before[0][0]) if self.before else 0):
             # The job may end here.
             found = found or self._compare(alone=alone)
         return found
@@ -151,7 +164,8 @@ class _Tree:
         self.excess = 0
 
     def _begin(self) -> None:
-        self.before, self.now = self.now, _Epoch()
+        self.before.appendleft(self.now.arrays())
+        self.now = _Epoch()
         self.epoch += 1
         self.compared = False
         self._settle()
@@ -160,21 +174,19 @@ class _Tree:
         if self.apart or self.compared:
             return 0
         self.compared = True
-        one, two = (np.array(epoch.order, np.int64) for epoch in (self.before, self.now))
-        if min(len(one), len(two)) < FEWEST:
-            self.once = False
-            return 0
-        again = np.array([*self.before.again, *self.now.again], np.int64)
-        found = cut(one, two, again, self.followed, self.class_of, alone=alone)
-        if found is None:
-            self.once = False
-            return 0
-        paths, is_sure = found
-        if not (is_sure or self.once):
-            self.once = True
-            return 0
-        self.apart = True
-        return paths
+        after, again = self.now.arrays()
+        once, self.once = self.once, 0
+        for ago, (before, again_before) in enumerate(self.before, 1):
+            if min(len(before), len(after)) < FEWEST:
+                continue
+            both = np.concatenate([again_before, again])
+            found = cut(before, after, both, self.followed, self.class_of, alone=alone)
+            if found is not None:
+                paths, is_sure = found
+                self.apart = paths > 0 and (is_sure or ago == once)
+                self.once = ago if paths else 0
+                return paths if self.apart else 0
+        return 0
 
 
 class SplitWatch:
@@ -253,7 +265,8 @@ def _hashed(numbers: Int64) -> Floats:
 def cut(
     before: Int64, after: Int64, again: Int64, followed: Int64, class_of: Int32, *, alone: bool
 ) -> tuple[int, bool] | None:
-    """How many paths come apart in two epochs, and whether these two are enough to say so; None: nothing does.
+    """How many paths come apart in two epochs, and whether these two are enough to say so; None: the orders have
+    nothing in common.
 
     Args:
         before, after: the paths of each in the order of asks, each once.
@@ -275,12 +288,14 @@ def cut(
         everything &= is_once
         if np.count_nonzero(everything) > np.count_nonzero(both):
             universes.append(everything)
+    near = None
     for universe in universes:
         x, y = (_ranks(epoch[universe[epoch]], universe) for epoch in (one, two))
         found = _cut(x, y, class_of[universe])
-        if found is not None:
+        if found is not None and found[0]:
             return found
-    return None
+        near = near or found
+    return near
 
 
 def _ranks(epoch: Int64, universe: npt.NDArray[np.bool_]) -> Int64:
@@ -308,10 +323,10 @@ def _cut(x: Int64, y: Int64, class_of: Int32) -> tuple[int, bool] | None:
     expected = k - _together(x, y, of, size)[: cuts + 1]
     possible = expected >= LEAST_EXPECTED
     if not possible.any():
-        return None
+        return 0, False
     ratio = np.where(possible, crossing / np.maximum(expected, 1), np.inf)
     least = np.flatnonzero(ratio <= max(ratio.min() + 1 / 64, MOST_CROSSING / 4))
-    found: tuple[int, bool] | None = None
+    found = 0, False
     for at in (int(least[0]), int(least[-1])):
         # Of neighbours, the one where fewest cross.
         near = slice(max(0, at - cuts // 64), at + cuts // 64 + 1)
@@ -321,7 +336,7 @@ def _cut(x: Int64, y: Int64, class_of: Int32) -> tuple[int, bool] | None:
             continue
         first, end = (0, at) if 2 * at >= cuts else (at, cuts)
         # If one of the sets is read in order, all cuts in it are like its end.
-        is_better = found is None or min(at, count - at) > found[0]
+        is_better = min(at, count - at) > found[0]
         if is_better and _is_shuffled(x, y, crossing, first, end, there):
             found = min(at, count - at), end - first >= FEW
     return found
