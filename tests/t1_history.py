@@ -378,6 +378,7 @@ def test_a_lap_counts_nothing_of_the_split_that_is_read_next(tmp_path: Path) -> 
     node: Any = SimpleNamespace(
         given=0,
         plan=plan,
+        opens_of_files=[],
         note_served=lambda each: setattr(served, "append", each),
         note_asked=lambda _: None,
     )

@@ -167,6 +167,8 @@ def wrong_pairs(root: Path, layout: tuple[str, str], *, once: bool) -> list[int]
         kept = [opened(label) for label in labels]
     found = []
     for seed in range(EPOCHS):
+        # The mount looks at what was opened.
+        (root / ".redoxfs/stats.json").read_bytes()
         order = random.Random(seed).sample(range(GROUPED), GROUPED)
         found.append(sum(opened(images[key]) != (kept[key] if once else opened(labels[key])) for key in order))
     return found
@@ -189,7 +191,9 @@ def test_groups_are_for_scripts_that_open_a_samples_files_together(
         else:
             assert wrong == [0] * EPOCHS
         machine.ok("umount", machine.mnt)
+        assert machine.log().count("such as 0000.jpg again and again, and such as 0000.txt no longer") == once
     for options in ((), ("--classes", "sampler", *groups)):
         machine.ok("mount", source, machine.mnt, *options)
         assert wrong_pairs(machine.mnt, layout, once=True) == [0] * EPOCHS
         machine.ok("umount", machine.mnt)
+    assert machine.log().count("again and again") == 1

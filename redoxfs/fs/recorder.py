@@ -2,7 +2,7 @@
 
 An open costs an append to each of two lists, of the samples that were served and of the paths that were asked for. They
 are looked at after a few thousand samples, and sooner where a lap may end. The paths show whether the job keeps a set
-of them apart; a line in the log says so.
+of them apart, and counts of opens whether it keeps what it read of some files; a line in the log says so.
 All of this happens in the node's task, but for the text of history.json, which a thread makes.
 """
 
@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from redoxfs.dataset import Catalog
+from redoxfs.dataset import Catalog, show
 from redoxfs.node import Node
 from redoxfs.node.threads import in_thread
 from redoxfs.telemetry.history import TREES, History, memory_bytes
 from redoxfs.telemetry.lap_watch import Finished, LapWatch
+from redoxfs.telemetry.member_watch import MemberWatch
 from redoxfs.telemetry.split_line import HINT, split_line
 from redoxfs.telemetry.split_watch import SplitWatch
 
@@ -68,6 +69,7 @@ class Recorder:
         self._given = 0
         self._splits = SplitWatch(catalog.class_of, catalog.tree_of_class, len(self._samples_of_tree))
         self._split_paths = dict.fromkeys(self._trees, 0)
+        self._members = MemberWatch(len(catalog.class_of), len(node.opens_of_files))
         self._asked: list[int] = []
         self.served: list[int] = []
         self.due = 0
@@ -113,20 +115,31 @@ class Recorder:
             now = [self._watch.progress(tree) for tree in range(len(before))]
             self._begin([tree for tree, (_, turns) in enumerate(now) if turns and now[tree] != before[tree]])
         served.clear()
-        self._look_for_splits()
+        self._look_at_opens()
         self.due = self._watch.due
 
     def split_paths(self) -> dict[str, int]:
         """By tree: about how many paths the job keeps apart from the others; 0 if none was seen to be."""
-        self._look_for_splits()
+        self._look_at_opens()
         return dict(self._split_paths)
 
-    def _look_for_splits(self) -> None:
+    def _look_at_opens(self) -> None:
         for apart in self._splits.look(self._asked, alone=self._node.plan.nodes == 1):
             tree = self._trees[apart.tree]
             self._split_paths[tree] = apart.paths
             log.warning("%s; %s", split_line(tree, apart.paths, apart.of), HINT)
         self._asked.clear()
+        opens, catalog = self._node.opens_of_files, self._catalog
+        found = self._members.look(opens) if opens else None
+        if found is not None:
+            first = catalog.member_at[int(np.argmax(np.diff(catalog.member_at)))]
+            again, once = (catalog.tree.name(int(catalog.members[first + file])) for file in found)
+            log.warning(
+                "the job opens files such as %s again and again, and such as %s no longer: what it kept of those"
+                " belongs to other samples; mount with --classes sampler",
+                show(again),
+                show(once),
+            )
 
     def _begin(self, trees: list[int]) -> None:
         # The last snapshot has all that was counted before, if no other tree was read since. It is old if there was a

@@ -222,6 +222,10 @@ class Node:
         self._note_served: Callable[[int], None] = deque[int](maxlen=0).append
         self._note_asked: Callable[[int], None] = deque[int](maxlen=0).append
         self._watcher: Callable[[int], None] | None = None
+        # How often the first files of samples were opened, the second ones, and so on; empty if samples are of one
+        # file, or if nothing is redirected but for a sampler.
+        files = int(np.diff(catalog.member_at).max(initial=0))
+        self.opens_of_files = [0] * files if files > 1 and catalog.verdict.mode != "sampler" else []
         self._succession = Succession(
             catalog=catalog,
             plan=lambda: self._plan,
@@ -272,6 +276,8 @@ class Node:
         if thread in self.copying:
             return self._open_copied(entry)
         self.counters.opens += 1
+        if self.opens_of_files:
+            self.opens_of_files[file] += 1
         self._reader = thread
         opened = self.binding.open(path, file, thread)
         keep_pages, journal = not opened.fresh, self._journal
