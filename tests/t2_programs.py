@@ -1,5 +1,6 @@
 """Which programs are known as ones that copy, compare or search, by what /proc says of a thread."""
 
+import os
 import re
 import subprocess
 import sys
@@ -13,12 +14,14 @@ from redoxfs.node.callers import Callers
 from redoxfs.node.programs import EXACT_FOR, IN_PYTHON, Programs
 
 
-def run(proc: Path, thread: int, name: str, *, process: int | None = None, exe: str = "/usr/bin/it") -> None:
+def run(
+    proc: Path, thread: int, name: str, *, process: int | None = None, exe: str = "/usr/bin/it", session: int = 1
+) -> None:
     """``thread`` of ``process`` runs the program ``exe`` under ``name``."""
     folder = proc / str(thread)
     folder.mkdir(exist_ok=True)
     (folder / "status").write_text(
-        f"Name:\t{name[:15]}\nUmask:\t0022\nState:\tR\nTgid:\t{process or thread}\nNgid:\t0\n"
+        f"Name:\t{name[:15]}\nUmask:\t0022\nState:\tR\nTgid:\t{process or thread}\nNgid:\t0\nNSsid:\t{session}\n"
     )
     link = folder / "exe"
     link.unlink(missing_ok=True)
@@ -134,6 +137,29 @@ def test_numbers_of_another_pid_namespace_name_no_program(tmp_path: Path) -> Non
     callers = Callers(tmp_path, lambda: 100.0, sees=False, programs=Programs(proc=tmp_path))
     callers.hear(7)
     assert callers.copying == {}
+
+
+def test_sessions_that_were_heard_in_the_last_minute_are_named(tmp_path: Path) -> None:
+    now = [100.0]
+    callers = Callers(tmp_path, lambda: now[0], programs=Programs(proc=tmp_path))
+    for thread, name, session in ((7, "train", 5), (8, "eog", 6), (9, "rsync", 6), (10, "eog", 6), (11, "sh", 5)):
+        run(tmp_path, thread, name, session=session)
+        callers.hear(thread)
+    assert callers.sessions() == {"5": ["sh", "train"], "6": ["eog"]}
+    now[0] += 45
+    callers.hear(7)
+    assert callers.sessions() == {"5": ["sh", "train"], "6": ["eog"]}
+    now[0] += 30
+    assert callers.sessions() == {"5": ["train"]}
+
+
+def test_the_session_of_a_process_is_that_of_the_kernel() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True) as other:
+        assert Programs().session_of(other.pid) == (other.pid, "cat")
+        found = Programs().session_of(threading.get_native_id())
+        assert found is not None
+        assert found[0] == os.getsid(0)
+        other.communicate()
 
 
 def test_the_page_lists_the_programs() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from images import image, make_images, path_in
 from machine import Machine
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until
 
 CLASSES = {"ant": 40, "bee": 40}
 MODES = {"page cache": ("-o", "page_cache"), "direct_io": ("-o", "direct_io"), "by itself": ()}
@@ -219,3 +219,24 @@ def test_a_program_that_a_shell_becomes_is_known(machine: Machine, source: Path)
         script = 'head -c 9 "$0" >/dev/null; read -r line <"$0"; sleep 0.2; exec sha256sum "$0"'
         data = (source / paths[2].relative_to(machine.mnt)).read_bytes()
         assert run("bash", "-c", script, paths[2]).split()[0].decode() == hashlib.sha256(data).hexdigest()
+
+
+def test_a_status_names_the_sessions_that_take_turns(machine: Machine, source: Path) -> None:
+    with mounted(machine, source) as paths:
+        paths[0].read_bytes()
+        # A shell opens a file and becomes another program, which has it open.
+        viewer = ("sh", "-c", 'exec <"$1"; read -r _; echo; exec sleep 1000', "sh", paths[1])
+        with subprocess.Popen(viewer, stdout=subprocess.PIPE, start_new_session=True) as other:
+            assert other.stdout is not None
+            other.stdout.readline()
+            own = Path("/proc/self/comm").read_text().strip()
+            sessions = {str(os.getsid(0)): [own], str(other.pid): ["sleep"]}
+
+            def shown() -> bool:
+                return machine.stats()["sessions"] == sessions
+
+            until(shown, lambda: machine.stats()["sessions"])
+            line = machine.ok("status", machine.mnt).stdout
+            assert "2 take turns: " in line
+            assert f"{other.pid} (sleep)" in line
+            other.kill()

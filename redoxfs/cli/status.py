@@ -93,6 +93,7 @@ def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
         ("redirected", _joined(stats, "{redirected:,}" + share, "redirected")),
         ("not redirected", _joined(stats, "{exact:,}", "exact")),
         ("copied", _copied(stats)),
+        ("sessions", _sessions(stats)),
         ("chunk loads", _chunk_loads(stats)),
         ("bytes read", _bytes(stats, "bytes_read")),
         ("cache", _cache(stats)),
@@ -120,6 +121,17 @@ def _copied(stats: dict[str, Any]) -> str | None:
     now = f", now by {', '.join(stats['copying'])}" if stats.get("copying") else ""
     return f"{counted(stats['copied'], 'open')}{now}"
 
+
+def _sessions(stats: dict[str, Any]) -> str | None:
+    """The sessions of processes that take turns, if they are several: one of them may not be the job."""
+    found = stats.get("sessions") or {}
+    if len(found) < 2:
+        return None
+    shown = [f"{session} ({', '.join(names)})" for session, names in list(found.items())[:SESSIONS_SHOWN]]
+    return f"{len(found)} take turns: {', '.join(shown)}{', …' if len(found) > SESSIONS_SHOWN else ''}"
+
+
+SESSIONS_SHOWN = 4
 
 # With more peers than this in trouble, the trouble is one, and stats.json lists them all.
 _MOST_PEERS_NAMED = 8

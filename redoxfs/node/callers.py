@@ -16,6 +16,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 
 from redoxfs.node.programs import Programs
@@ -35,6 +36,15 @@ GONE_S = 0.05
 
 GONE_SHARE = 1 / 50
 """The largest share of the time that these checks may take."""
+
+
+SESSIONS_S = 60.0
+"""A session counts for so long after it was heard."""
+
+SESSIONS_EVERY_S = 10.0
+"""The sessions are not looked for more often, and of so many threads: that takes 10 to 20 us each."""
+
+THREADS_OF_SESSIONS = 64
 
 
 def _since_boot_s() -> float:
@@ -73,6 +83,8 @@ class Callers:
         self._signal = signal
         self._heard_s: OrderedDict[int, float] = OrderedDict()
         self._look_s = 0.0
+        self._sessions_s = 0.0
+        self._sessions: dict[str, list[str]] = {}
 
     def hear(self, thread: int) -> float:
         """A request of ``thread`` is here. Returns when, in s since boot; 0 if it cannot be seen."""
@@ -106,6 +118,20 @@ class Callers:
         """``thread`` has ended, or runs another program."""
         if self.copying.pop(thread, None) is not None and not self.copying:
             self._tell(False)
+
+    def sessions(self) -> dict[str, list[str]]:
+        """The programs of each session of processes that was heard lately and does not copy, by its number."""
+        now_s = self._clock_s()
+        if self._programs is not None and now_s >= self._sessions_s:
+            self._sessions_s = now_s + SESSIONS_EVERY_S
+            found: dict[str, set[str]] = {}
+            for thread, heard_s in islice(reversed(self._heard_s.items()), THREADS_OF_SESSIONS):
+                if heard_s > now_s - SESSIONS_S and thread not in self.copying:
+                    seen = self._programs.session_of(thread)
+                    if seen is not None:
+                        found.setdefault(str(seen[0]), set()).add(seen[1])
+            self._sessions = {session: sorted(names) for session, names in found.items()}
+        return self._sessions
 
     @property
     def heard_s(self) -> Mapping[int, float]:

@@ -840,6 +840,7 @@ class Node:
             "memory_used_bytes": self.memory.used_bytes,
             **self.counters.as_dict(),
             "copying": sorted(set(self.copying.values())),
+            "sessions": self._callers.sessions(),
             "wait_seconds": round(self._opens.seconds + self._reads.seconds, 6),
             "changed": self.supply.changed_count(self._exact.changed()),
             "lap": dict(zip(catalog.class_trees, self.lowest_laps(), strict=True)),

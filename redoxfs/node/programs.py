@@ -64,18 +64,27 @@ class Programs:
         None if it does not, or cannot be seen: it has ended, or /proc hides other users' processes.
         """
         try:
-            status = _read(f"{self._proc}/{thread}/status")
-            name = _field(status, b"Name:")
-            process = int(_field(status, b"\nTgid:"))
-            if process != thread:
-                # A thread may have a name of its own.
-                name = _field(_read(f"{self._proc}/{process}/status"), b"Name:")
+            process, status = self._process_of(thread)
+            text = os.fsdecode(_field(status, b"Name:"))
         except (OSError, ValueError):
             return None
-        text = os.fsdecode(name)
         if text not in self._names or (text not in self._run_by_python and self._is_python(process)):
             return None
         return text
+
+    def session_of(self, thread: int) -> tuple[int, str] | None:
+        """The number of the session of processes that ``thread`` is in, and the name of its program; or None."""
+        try:
+            _, status = self._process_of(thread)
+            return int(_field(status, b"\nNSsid:").split()[0]), os.fsdecode(_field(status, b"Name:"))
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def _process_of(self, thread: int) -> tuple[int, bytes]:
+        """The process of a thread, which may have a name of its own, and what /proc has of the process."""
+        status = _read(f"{self._proc}/{thread}/status")
+        process = int(_field(status, b"\nTgid:"))
+        return process, status if process == thread else _read(f"{self._proc}/{process}/status")
 
     def _is_python(self, process: int) -> bool:
         try:

@@ -58,6 +58,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("copying", FACT, "copying", "Programs of this kind that use the mount now."),
     Metric(
+        "sessions",
+        FACT,
+        "sessions",
+        "Other programs that have asked for files in the last minute, by the number of their session of processes.",
+    ),
+    Metric(
         "opens_joined",
         COUNTER,
         "joined",
