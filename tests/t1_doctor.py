@@ -15,6 +15,7 @@ from scrapes import told
 from redoxfs.doctor.estimate import MOST_CHUNK, chunk_size, estimate
 from redoxfs.doctor.machine import (
     check_allow_other,
+    check_callers,
     check_device,
     check_helper,
     check_kernel,
@@ -221,6 +222,29 @@ def test_few_threads_of_a_control_group_are_a_warning(tmp_path: Path, version: i
     assert check_processes(groups.proc).level is Level.OK
     groups.set(pids_max=300, pids_current=100)
     assert check_processes(groups.proc).values == {"left": 200}
+
+
+@pytest.mark.parametrize(
+    ("options", "user", "namespace", "level", "words"),
+    [
+        ("rw", 1000, "4026531836", Level.OK, "all are told apart"),
+        ("rw,gid=4,hidepid=invisible", 1000, "4026531836", Level.WARNING, "hides processes of other users"),
+        ("rw,hidepid=2", 1000, "4026531836", Level.WARNING, "hides processes of other users"),
+        ("rw,hidepid=0", 1000, "4026531836", Level.OK, "all are told apart"),
+        ("rw,hidepid=2", 0, "4026531836", Level.OK, "all are told apart"),
+        ("rw", 0, "4026532260", Level.OK, "others hold files by path"),
+    ],
+)
+def test_callers_that_redoxfs_cannot_see_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, user: int, namespace: str, level: Level, words: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    (tmp_path / "self/ns").mkdir(parents=True)
+    (tmp_path / "self/mountinfo").write_text(f"22 1 0:21 / /proc rw,relatime shared:5 - proc proc {options}\n")
+    (tmp_path / "self/ns/pid").symlink_to(f"pid:[{namespace}]")
+    found = check_callers(tmp_path)
+    assert found.level is level
+    assert words in found.found
 
 
 def test_few_threads_of_a_user_are_a_warning_by_the_soft_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

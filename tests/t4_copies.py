@@ -233,7 +233,7 @@ def test_a_status_names_the_sessions_that_take_turns(machine: Machine, source: P
             sessions = {str(os.getsid(0)): [own], str(other.pid): ["sleep"]}
 
             def shown() -> bool:
-                return machine.stats()["sessions"] == sessions
+                return bool(machine.stats()["sessions"] == sessions)
 
             until(shown, lambda: machine.stats()["sessions"])
             line = machine.ok("status", machine.mnt).stdout

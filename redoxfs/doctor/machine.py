@@ -6,6 +6,7 @@ is a line of its own. Paths are arguments, so that tests can give a procfs or a 
 
 import errno
 import os
+import re
 import resource
 import shutil
 import stat
@@ -39,6 +40,9 @@ shards of a packed dataset of 4 TB."""
 FEW_PROCESSES = 256
 """Up to 128 threads read, and some more serve."""
 
+FIRST_PIDS = "pid:[4026531836]"
+"""The pid namespace of the machine itself has this number in each kernel (PROC_PID_INIT_INO)."""
+
 LITTLE_MEMORY_BYTES = 512 << 20
 """A daemon needs up to 130 MB besides --memory, and the default of --memory is a quarter of what is available."""
 
@@ -61,6 +65,7 @@ def check_machine() -> list[Result]:
         check_kernel,
         check_open_files,
         check_processes,
+        check_callers,
         check_memory,
     )
     return [check() for check in checks]
@@ -218,6 +223,19 @@ def check_processes(proc: Path = PROC) -> Result:
     if rlimit is not None and rlimit < FEW_PROCESSES:
         return warning("threads", f"at most {rlimit:,} processes and threads of this user", "ulimit -u 4096")
     return ok("threads", "no limit is near")
+
+
+def check_callers(proc: Path = PROC) -> Result:
+    """Whether a mount from here can tell all programs apart: by their pid namespace, and what /proc shows of others."""
+    hides = re.search(r" /proc .* - proc .*hidepid=(?!0|off)", (proc / "self/mountinfo").read_text(errors="replace"))
+    if hides is not None and os.geteuid() != 0:
+        found = "/proc hides processes of other users (hidepid), so redoxfs does not see which of them copy"
+        return warning("callers", found, "copy MOUNTPOINT/.redoxfs/exact/")
+    if os.readlink(proc / "self/ns/pid") != FIRST_PIDS:
+        return ok(
+            "callers", "those of this pid namespace are told apart; all others hold files by path, as one program"
+        )
+    return ok("callers", "all are told apart")
 
 
 def check_memory(proc: Path = PROC) -> Result:

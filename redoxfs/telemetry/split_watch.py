@@ -118,7 +118,7 @@ class _Tree:
     class_of: Int32
     seen: "memoryview[int]"
     now: _Epoch = field(default_factory=_Epoch)
-    before: deque[tuple[Int64, Int64]] = field(default_factory=lambda: deque(maxlen=EPOCHS_KEPT))
+    before: deque[tuple[Int32, Int32]] = field(default_factory=lambda: deque(maxlen=EPOCHS_KEPT))
     epoch: int = 1
     doubtful: list[int] = field(default_factory=list)
     excess: int = 0
@@ -164,7 +164,8 @@ class _Tree:
         self.excess = 0
 
     def _begin(self) -> None:
-        self.before.appendleft(self.now.arrays())
+        order, again = self.now.arrays()
+        self.before.appendleft((order.astype(np.int32), again.astype(np.int32)))
         self.now = _Epoch()
         self.epoch += 1
         self.compared = False
@@ -180,7 +181,7 @@ class _Tree:
             if min(len(before), len(after)) < FEWEST:
                 continue
             both = np.concatenate([again_before, again])
-            found = cut(before, after, both, self.followed, self.class_of, alone=alone)
+            found = cut(before.astype(np.int64), after, both, self.followed, self.class_of, alone=alone)
             if found is not None:
                 paths, is_sure = found
                 self.apart = paths > 0 and (is_sure or ago == once)
