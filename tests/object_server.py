@@ -46,6 +46,8 @@ class Server:
         self.traffic = Traffic()
         self.fault: Callable[[str, str], str | None] = lambda _method, _path: None
         self.has_tags = True
+        # At GET, tags of a folder's files are not those of HEAD.
+        self.tags_differ = False
         self.paths: list[str] = []
         self._contents: dict[Path, tuple[tuple[int, int], bytes, str]] = {}
         self._at_once = 0
@@ -167,6 +169,8 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.of.folder / self.path.lstrip("/")
         try:
             (data, tag), status = self.of.content(path), 200
+            if self.of.tags_differ and self.command == "GET":
+                tag = '"another"'
         except OSError:
             self.send_response(404)
             self.send_header("Content-Length", "0")

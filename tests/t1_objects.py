@@ -372,6 +372,24 @@ def test_a_shard_that_is_replaced_is_an_error_and_never_mixed(source: Path, tmp_
             assert store._client.counts.retries == 0
 
 
+@pytest.mark.parametrize("is_newer", [False, True])
+def test_tags_that_differ_between_answers_count_no_longer(
+    source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_newer: bool
+) -> None:
+    """As those of several servers behind one name. Length, time and checksums tell then."""
+    dst = tmp_path / "here/dst"
+    dst.parent.mkdir()
+    pack_here(source, dst, GROUPED)
+    with serving(dst.parent) as server, store_at(client_of(server), tmp_path) as (index, store):
+        server.tags_differ = True
+        for shard in dst.glob("samples-*.tar") if is_newer else ():
+            stamp = shard.stat().st_mtime_ns
+            os.utime(shard, ns=(stamp, stamp + 10**10))
+        failed = {file.errno for file in whole_chunk(store, index) if isinstance(file, OSError)}
+        assert failed == ({errno.ESTALE} if is_newer else set())
+        assert caplog.text.count("its ETag differs between answers") == (not is_newer)
+
+
 @pytest.mark.parametrize(("fault", "number"), [(REFUSED, errno.EACCES), ("404", errno.ENOENT)])
 def test_a_lasting_fault_is_not_retried(server: Server, tmp_path: Path, fault: str, number: int) -> None:
     with store_at(client_of(server), tmp_path) as (index, store):
