@@ -140,6 +140,20 @@ def test_a_stat_matches_its_open_while_others_list(threads: range, vc_size: int)
         assert sorted(served) == list(range(64))
 
 
+def test_the_size_of_a_held_file_is_not_that_of_a_turn_after_another_file() -> None:
+    """Open A, stat A, open B, open A: an exception of promise 6. The size of an open file is right."""
+    binding, differ = job(), 0
+    for path in range(0, 60, 2):
+        first = read(binding, path, 100)
+        assert binding.stat(path, IMAGE, 100).sample == first
+        read(binding, path + 1, 100)
+        again = binding.open(path, IMAGE, 100).sample
+        assert binding.answer(path) == again
+        binding.close(path)
+        differ += again != first
+    assert differ > 20
+
+
 def test_a_lister_preempts_no_earlier_reader() -> None:
     binding = job(columns=1, length=4)
     read(binding, 0, 100)
