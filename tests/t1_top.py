@@ -9,6 +9,7 @@ from rich.console import Console, ConsoleDimensions
 
 from redoxfs.cli.top_screen import console, screen, take_in
 from redoxfs.cli.top_view import MountView, State
+from redoxfs.doctor.result import Level, Result
 from redoxfs.native import Histogram
 from redoxfs.telemetry import Outcome, as_json
 
@@ -163,6 +164,30 @@ def plain(written: BytesIO, encoding: str = "utf-8") -> list[str]:
     return text.splitlines()
 
 
+def test_the_verdict_comes_first_and_stands_whole() -> None:
+    view = seen("/mnt/set", stats(0), stats(10))
+    verdict = Result("verdict", Level.WARNING, "word " * 40, "redoxfs umount /mnt/set", values={"cause": "IOPS"})
+    view.judged(verdict)
+    lines = drawn([view])
+    state = next(number for number, line in enumerate(lines) if line.startswith("serving"))
+    assert state > 2
+    assert " ".join(lines[1:state]).split() == verdict.line.split()
+    view.missed(State.SILENT, "silent")
+    assert not any("verdict" in line for line in drawn([view]))
+
+
+def test_of_several_mounts_each_has_its_cause_and_one_line_says_what_to_do() -> None:
+    views = [seen(f"/mnt/{name}", stats(0), stats(10)) for name in "abc"]
+    for view, level, cause in zip(
+        views, (Level.OK, Level.WARNING, Level.PROBLEM), ("well", "IOPS", "node"), strict=True
+    ):
+        view.judged(Result("verdict", level, f"found {cause}", values={"cause": cause}))
+    lines = drawn(views)
+    assert row(lines, "verdict") == ["well", "IOPS", "node", "2", "to", "mend"]
+    assert lines[1] == "/mnt/b: warning  verdict: found IOPS"
+    assert not any("found well" in line for line in lines)
+
+
 def test_more_room_shows_more_of_the_past() -> None:
     view = seen("/mnt/set", *(stats(100 * opens) for opens in range(99)))
 
@@ -187,10 +212,11 @@ def test_no_text_of_a_mount_reaches_the_terminal_as_more_than_text() -> None:
     on, written = terminal(160, 60)
     for at_s, opens in enumerate((0, 10)):
         take_in(view, float(at_s), told(opens), on)
+    view.judged(Result("verdict", Level.WARNING, HOSTILE, HOSTILE, values={"cause": HOSTILE}))
     silent = MountView(HOSTILE)
     silent.missed(State.SILENT, HOSTILE)
-    # The name, the policy and two peers; the name and the reason.
-    for chosen, times in ((None, 1), (0, 4), (1, 2)):
+    # Whose verdict, and the reason; the name, the policy and two peers; the name and the reason.
+    for chosen, times in ((None, 2), (0, 4), (1, 2)):
         on.print(screen([view, silent], on, head=HEAD, chosen=chosen))
         lines = plain(written)
         assert sum("?[2J?]0;x?[red]????:smile:" in line for line in lines) == times

@@ -20,6 +20,7 @@ from redoxfs.cli.top_asker import Asker
 from redoxfs.cli.top_screen import console, screen, shown_at_once, take_in
 from redoxfs.cli.top_terminal import EndedBySignal, Terminal
 from redoxfs.cli.top_view import MountView, State
+from redoxfs.doctor.result import Result
 from redoxfs.launch.deadline import look
 from redoxfs.launch.errors import MountpointError, UsageError
 from redoxfs.launch.path_status import our_mount_at
@@ -133,11 +134,15 @@ class _Shown:
 
     def _answered(self, asker: Asker, view: MountView) -> None:
         try:
-            at_s, state, told = asker.answer()
+            answer = asker.answer()
         except (EOFError, OSError):
             del self._asked[asker]
             view.missed(State.REFUSED, f"{view.name}: the process that asks it has ended")
             return
+        if isinstance(answer, Result):
+            view.judged(answer)
+            return
+        at_s, state, told = answer
         if isinstance(told, str):
             view.missed(state, told)
         else:

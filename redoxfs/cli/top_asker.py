@@ -2,8 +2,9 @@
 
 A mount that hangs blocks whoever looks at it, in the kernel, where not even SIGKILL ends the wait. So the screen never
 looks: for each mount it has a child, which it asks over a socket, and which answers when it can. The child asks the
-daemon over its control socket. Only if nobody answers there does it look at the mount, to say why. Make these before
-the process has a second thread.
+daemon over its control socket. Only if nobody answers there does it look at the mount, to say why. Every few seconds it
+also tells the verdict, by itself, so that the figures never wait for it. Make these before the process has a second
+thread.
 """
 
 import json
@@ -17,12 +18,17 @@ from typing import Any, Self
 
 from redoxfs.cli.status import read_stats
 from redoxfs.cli.top_view import State
+from redoxfs.doctor.histories import received_verdict, verdict_at
+from redoxfs.doctor.result import Result
 from redoxfs.launch.control import send_control
 from redoxfs.launch.errors import CommandError, DaemonError, MountpointError
 from redoxfs.launch.forks import forked
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.runtime_paths import control_path, control_path_of_daemon
 from redoxfs.linux.parent import signal_at_the_parents_end
+
+VERDICT_EVERY_S = 5.0
+"""A verdict speaks of a lap or of the time since one, so it changes slowly. A history is longer than statistics."""
 
 Told = dict[str, Any] | str
 """The statistics of a mount, or why there are none."""
@@ -64,11 +70,13 @@ class Asker:
             with suppress(OSError):
                 self._connection.send(None)
 
-    def answer(self) -> tuple[float, State, Told]:
-        """What came, and when it was so, by the monotonic clock. Raises EOFError, OSError: the child has ended."""
-        at_s, state, told = self._connection.recv()
-        self.asked_at_s = None
-        return at_s, state, told
+    def answer(self) -> tuple[float, State, Told] | Result:
+        """What came, and when it was so, by the monotonic clock; or a verdict. Raises EOFError, OSError: the child has
+        ended."""
+        answer: tuple[float, State, Told] | Result = self._connection.recv()
+        if not isinstance(answer, Result):
+            self.asked_at_s = None
+        return answer
 
     def __enter__(self) -> Self:
         return self
@@ -89,11 +97,15 @@ class Asker:
         # Keys of the terminal are for the screen. It ends this process by closing the socket, or by its own end.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal_at_the_parents_end(signal.SIGKILL)
+        judge, judge_at_s = received_verdict if self._is_socket else verdict_at, 0.0
         with suppress(EOFError, OSError):
             while os.getppid() == parent:
                 connection.recv()
-                answer = self._ask()
-                connection.send((time.monotonic(), *answer))
+                state, told = self._ask()
+                connection.send((time.monotonic(), state, told))
+                if state is State.SERVES and time.monotonic() >= judge_at_s:
+                    connection.send(judge(self._path, self._timeout_s))
+                    judge_at_s = time.monotonic() + VERDICT_EVERY_S
 
     def _ask(self) -> tuple[State, Told]:
         find = control_path if self._is_socket else control_path_of_daemon

@@ -17,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from redoxfs.cli.stats import NONE, time_text
-from redoxfs.cli.top_view import MountView, State
+from redoxfs.cli.top_view import MountView, State, printable
+from redoxfs.doctor.result import Level
 from redoxfs.launch.control_files import WRONG
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.telemetry import Distribution, Outcome
@@ -31,6 +32,7 @@ LEAST_COLUMNS, MOST_COLUMNS = 13, 20
 
 _STYLES = {State.ASKED: "dim", State.SERVES: "green", State.DEAD: "bold red", State.ENDED: "bold red"}
 _TROUBLE = "bold yellow"
+_LEVELS = {Level.OK: "green", Level.WARNING: _TROUBLE, Level.PROBLEM: "bold red"}
 
 _RATES = (
     ("opens/s", "opens_per_s", 1, 0),
@@ -111,7 +113,8 @@ def shown_at_once(mounts: int, columns: int) -> int:
 
 
 def _detail(view: MountView, on: Console) -> list[RenderableType]:
-    state: list[RenderableType] = [Text.assemble(_state(view), *_facts(view.stats), no_wrap=True, overflow="ellipsis")]
+    state: list[RenderableType] = [*_verdict(view)]
+    state.append(Text.assemble(_state(view), *_facts(view.stats), no_wrap=True, overflow="ellipsis"))
     if view.reason:
         state.append(Text(view.reason, _style(view)))
     if not view.stats:
@@ -127,6 +130,12 @@ def _detail(view: MountView, on: Console) -> list[RenderableType]:
     if len(on.render_lines(Group(*sections))) + len(sections) <= on.height:
         sections = [each for section in sections for each in (section, Text())]
     return sections
+
+
+def _verdict(view: MountView, whose: str = "") -> Iterator[Text]:
+    """What `doctor`, `status` and `report` say first, too."""
+    if view.verdict is not None:
+        yield Text(whose + printable(view.verdict.line), _LEVELS.get(view.verdict.level, "none"))
 
 
 def _facts(stats: Mapping[str, Any]) -> Iterator[str]:
@@ -204,12 +213,17 @@ def _half_and_most(times: Distribution) -> tuple[str, str]:
 def _side_by_side(views: Sequence[MountView], shown: range, columns: int) -> Iterator[RenderableType]:
     for view in [view for view in views if view.reason][:MOST_NOTES]:
         yield Text(view.reason, _style(view))
+    ills = [view for view in views if view.verdict is not None and view.verdict.level is not Level.OK]
+    for view in ills[:1]:
+        yield from _verdict(view, f"{view.name}: ")
     width = min(MOST_COLUMNS, (columns - LABEL_COLUMNS) // (len(shown) + 1)) - 1
     table = _table("", *(f"[{at + 1}] {_fitted(views[at].name, width - 4)}" for at in shown), "all")
     for column in table.columns[1:]:
         column.width = width
     serving = [view for view in views if view.serves]
     table.add_row("state", *(_state(views[at]) for at in shown), f"{len(serving)} serving")
+    if any(view.verdict for view in views):
+        table.add_row("verdict", *(_cause(views[at]) for at in shown), f"{len(ills)} to mend" if ills else "")
     for label, figure in _rows(views):
         cells = (
             Text(figure([view]) if view.stats else NONE, "none" if view.serves else "dim")
@@ -299,6 +313,12 @@ def _style(view: MountView) -> str:
 
 def _state(view: MountView) -> Text:
     return Text(view.state.value, _style(view))
+
+
+def _cause(view: MountView) -> Text:
+    if view.verdict is None:
+        return Text(NONE)
+    return Text(printable(str(view.verdict.values.get("cause"))), _LEVELS.get(view.verdict.level, "none"))
 
 
 def _label(tree: str) -> str:

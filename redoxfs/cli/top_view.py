@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from redoxfs.doctor.result import Result
 from redoxfs.launch.control_files import with_texts
 from redoxfs.telemetry import Rates
 
@@ -46,7 +47,7 @@ class Lap:
 
 
 class MountView:
-    """One mount: `saw`, `missed` and `refused` take what an asker brought; all else is read.
+    """One mount: `saw`, `judged`, `missed` and `refused` take what an asker brought; all else is read.
 
     ``name``     as it was given
     ``reason``   why it is not serving, in a line
@@ -54,12 +55,14 @@ class MountView:
     ``before``   the one before it, by the same daemon; empty if there is none
     ``rates``    of the last interval; None before there are two snapshots, and while it does not answer
     ``history``  the rates of the last intervals
+    ``verdict``  the last; None before the first, and while it does not answer
     """
 
     stats: Mapping[str, Any]
     before: Mapping[str, Any]
     rates: Rates | None
     history: deque[Rates | None]
+    verdict: Result | None
     _at_s: float
     _recent: deque[tuple[float, Mapping[str, Any]]]
 
@@ -87,9 +90,13 @@ class MountView:
             self.rates = Rates.between(before, self.stats, seconds)
             self.history.append(self.rates)
 
+    def judged(self, verdict: Result) -> None:
+        """What `doctor` says of it, too."""
+        self.verdict = verdict if self.serves else None
+
     def missed(self, state: State, reason: str) -> None:
         """It did not answer."""
-        self.state, self.reason, self.rates = state, printable(reason), None
+        self.state, self.reason, self.rates, self.verdict = state, printable(reason), None, None
         self.history.append(None)
 
     def refused(self, reason: str) -> None:
