@@ -84,7 +84,7 @@ def up(builder: dashboard.Dashboard) -> None:
         number(
             "To programs",
             "Bytes that programs read through the mounts in a second.",
-            units.BytesPerSecondSI,
+            units.BytesPerSecondIEC,
             total("served_bytes_total"),
         ),
         number(
@@ -162,7 +162,7 @@ def mounts() -> table.Panel:
         ("Chunks", units.Short, value("chunks")),
         ("Samples a chunk", units.Short, value("chunk_size")),
         ("Nodes", units.Short, f"{value('nodes')} or {value('samples')} * 0 + 1"),
-        ("Memory limit", units.BytesSI, value("memory_limit_bytes")),
+        ("Memory limit", units.BytesIEC, value("memory_limit_bytes")),
         ("Epochs", units.Short, share(value("turns_total"), value("samples"))),
         ("Open files", units.Short, value("open_files")),
         ("Changed files", units.Short, value("changed_files")),
@@ -220,14 +220,14 @@ def fast(builder: dashboard.Dashboard) -> None:
             "Bytes to programs",
             "Bytes that programs read through the mount in a second. A read that the kernel answers from its own cache "
             "is not counted.",
-            units.BytesPerSecondSI,
+            units.BytesPerSecondIEC,
             query(rate("served_bytes_total")),
             width=8,
         ),
         graph(
             "Bytes from storage",
             "Bytes that redoxfs read from storage in a second.",
-            units.BytesPerSecondSI,
+            units.BytesPerSecondIEC,
             query(rate("storage_read_bytes_total")),
             width=8,
         ),
@@ -382,14 +382,14 @@ def sources(builder: dashboard.Dashboard) -> None:
         graph(
             "Bytes from object stores",
             "Bytes of answers in a second, with the gaps between files.",
-            units.BytesPerSecondSI,
+            units.BytesPerSecondIEC,
             query(rate("object_received_bytes_total")),
             width=12,
         ),
         graph(
             "Bytes from and to the cache",
             "Bytes of samples that were read from the cache (--cache), and written to it, in a second.",
-            units.BytesPerSecondSI,
+            units.BytesPerSecondIEC,
             query(total("cache_read_bytes_total"), "read"),
             query(total("cache_written_bytes_total"), "written"),
             width=8,
@@ -429,7 +429,7 @@ def memory(builder: dashboard.Dashboard) -> None:
             "Memory for samples",
             "Bytes of samples in memory, beside the limit of --memory. Memory that is full is normal: redoxfs fills it "
             "to shuffle well.",
-            units.BytesSI,
+            units.BytesIEC,
             query(value("memory_used_bytes"), f"{MOUNT} used"),
             query(value("retained_bytes"), f"{MOUNT} stays for every epoch"),
             query(value("memory_limit_bytes"), f"{MOUNT} limit"),
@@ -583,7 +583,7 @@ def peers(builder: dashboard.Dashboard) -> None:
         graph(
             "Bytes between nodes",
             "Bytes of answers in a second, received from other nodes and sent to them.",
-            units.BytesPerSecondSI,
+            units.BytesPerSecondIEC,
             query(rate("remote_received_bytes_total"), f"{MOUNT} received"),
             query(rate("remote_sent_bytes_total"), f"{MOUNT} sent"),
             width=8,
@@ -591,7 +591,7 @@ def peers(builder: dashboard.Dashboard) -> None:
         graph(
             "Bytes by peer",
             "Bytes of answers in a second, received from each peer and sent to it.",
-            units.BytesPerSecondSI,
+            units.BytesPerSecondIEC,
             query(total("peer_received_bytes_total", by="instance, peer"), peer),
             query(total("peer_sent_bytes_total", by="instance, peer"), "{{instance}} to {{peer}}"),
             width=8,

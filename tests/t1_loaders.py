@@ -147,10 +147,10 @@ def test_the_page_has_all_rows_and_what_is_faster() -> None:
     assert "| redoxfs, packed | 3.5 s | 0.15 GB | 0 | - | yes | 0.333 | -0.004 | 1.00 |" in text
     assert "1 missing, 2 twice" in text
     assert [line for line in text.splitlines() if "of memory: " in line] == [
-        "WebDataset has 2,048 MiB of memory: its recipe keeps 1,000 decoded images of 600 kB in a buffer, beside those "
-        "of its workers. With so much memory, it can read ahead before its first batch, when the rate does not count, "
-        "and find files in the page cache in the second epoch. From its start to its end, the first epoch takes 4.2 s; "
-        "that of redoxfs, packed takes 5.8 s after the mount."
+        "WebDataset has 2,048 MiB of memory: its recipe keeps 1,000 decoded images of 600,000 bytes in a buffer, "
+        "beside those of its workers. With so much memory, it can read ahead before its first batch, when the rate"
+        " does not count, and find files in the page cache in the second epoch. From its start to its end, the "
+        "first epoch takes 4.2 s; that of redoxfs, packed takes 5.8 s after the mount."
     ]
     assert "redoxfs, packed reads 4.0 times the samples of plain files; faster are WebDataset (1.50 x)." in text
     assert "- FFCV is left out: No module named 'ffcv'" in text

@@ -104,7 +104,7 @@ def test_a_ratio_below_that_of_the_paper_has_its_reason() -> None:
 def test_a_cap_on_reads_is_explained_by_how_it_counts_them() -> None:
     slot = row("slot", [2.0, 2.0, 2.0], storage_reads=590, storage_bytes=118_000_000)
     (reason,) = overall_page.short_of_paper(report(PLAIN, CACHED, slot))
-    assert "the cap on the storage's reads (98% of it used). 40 loads took 590 reads of 200 kB on average." in reason
+    assert "the cap on the storage's reads (98% of it used). 40 loads took 590 reads of 195 KiB on average." in reason
     # 64 files of 100 kB: 6.4 MB, or 6.1 MiB.
     assert "a whole chunk of 6.4 MB takes 7 of them" in reason
 

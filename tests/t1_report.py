@@ -12,7 +12,8 @@ from t1_history import QUALITY, stats, written
 
 from redoxfs.cli import main
 from redoxfs.report import Figures, MountRun, UnknownInputError, page, recognized
-from redoxfs.report.html import NONE, escaped, number, seconds, share, size, tag
+from redoxfs.report.charts import Series, lines
+from redoxfs.report.html import NONE, escaped, number, rate, seconds, share, size, tag
 from redoxfs.report.mounts import shuffled
 from redoxfs.telemetry import METRICS, Kind
 from redoxfs.telemetry.history import History, row_of, stats_of
@@ -110,7 +111,7 @@ def test_the_story_has_the_figures_of_the_history() -> None:
     text = " ".join(seen(history(restarts=1)).words).replace("\N{NO-BREAK SPACE}", " ")
     assert "Programs opened 100 files in 10 s of 21 s in all: 10 a second." in text
     assert "Of the opens, 100 % waited for bytes" in text
-    assert "Storage delivered 100 kB, which is 2 bytes for each byte that programs read (50 kB)." in text
+    assert "Storage delivered 97.7 KiB, which is 2 bytes for each byte that programs read (48.8 KiB)." in text
     assert "Another sample of the same class answered 100 % of the opens. Nothing failed." in text
     assert "1 restart: another daemon took over." in text
 
@@ -268,13 +269,20 @@ def test_a_page_replaces_an_older_one(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert capfd.readouterr().err.count("\n") == 2
 
 
+def test_a_scale_of_bytes_is_round_in_their_unit() -> None:
+    times = [float(number) for number in range(4)]
+    chart = lines("Bytes a second", times, [Series("read", "a", [1e6, 2.5e6, 3.3e6])], rate)
+    shown = re.findall(r">([^<]*B/s)<", chart.replace("\N{NO-BREAK SPACE}", " "))
+    assert shown[:4] == ["0 B/s", "1 MiB/s", "2 MiB/s", "3 MiB/s"]
+
+
 def test_figures_have_units_and_three_digits() -> None:
     space = "\N{NO-BREAK SPACE}"
     assert [number(value) for value in (0, 5, 1234567, 12.345, 0.001234, 0.5, None)] == [
         "0", "5", "1,234,567", "12.3", "0.00123", "0.5", NONE,
     ]  # fmt: skip
-    assert [size(value) for value in (5, 999_999, 1_500_000, 2e12)] == [
-        f"5{space}B", f"1{space}MB", f"1.5{space}MB", f"2{space}TB",
+    assert [size(value) for value in (5, (1 << 20) - 1, 3 << 19, 2 << 40)] == [
+        f"5{space}B", f"1{space}MiB", f"1.5{space}MiB", f"2{space}TiB",
     ]  # fmt: skip
     assert [seconds(value) for value in (2e-6, 0.0015, 0.25, 90, 600, 7200, 864_000)] == [
         f"2{space}µs", f"1.5{space}ms", f"250{space}ms", f"90{space}s", f"10{space}min", f"2{space}h", f"10{space}days",

@@ -26,7 +26,7 @@ def times(count: int, each_s: float) -> dict[str, Any]:
 def stats(
     opens: int, *, laps: dict[str, tuple[int, int, int]] | None = None, node: int = 0, nodes: int = 0, pid: int = 1
 ) -> dict[str, Any]:
-    """A stats.json after so many opens, each of 1 MB. ``laps``: number, turns and samples of each split."""
+    """A stats.json after so many opens, each of 1 MiB. ``laps``: number, turns and samples of each split."""
     waits = {outcome.label: times(0, 0) for outcome in Outcome}
     waits["resident"] = times(opens, 0.001)
     told: dict[str, Any] = {
@@ -38,8 +38,8 @@ def stats(
         "opens": opens,
         "redirected": opens,
         "exact": 0,
-        "bytes_read": 1_000_000 * opens,
-        "bytes_served": 2_000_000 * opens,
+        "bytes_read": opens << 20,
+        "bytes_served": 2 * opens << 20,
         "errors": 0,
         "open_seconds": waits,
         "wait_seconds": 0.0,
@@ -66,7 +66,7 @@ def stats(
                     "address": f"10.0.0.{other}:4711",
                     "state": "ready",
                     "reason": "",
-                    "bytes_in": 500_000 * opens,
+                    "bytes_in": opens << 19,
                     "bytes_out": 0,
                     "samples_received": opens,
                     "retries": 0,
@@ -112,8 +112,8 @@ def test_one_mount_shows_its_figures_at_80_by_24() -> None:
     assert lines[0].endswith(HEAD)
     assert lines[1] == "serving  pool  1,000 samples  10 classes  pid 1"
     assert row(lines, "opens/s")[0] == "30"
-    assert row(lines, "storage MB/s")[0] == "30.0"
-    assert row(lines, "readers MB/s")[0] == "60.0"
+    assert row(lines, "storage MiB/s")[0] == "30.0"
+    assert row(lines, "readers MiB/s")[0] == "60.0"
     assert row(lines, "redirected") == ["100.0%"]
     assert [row(lines, label)[0] for label in ("waiting", "loads", "errors/s", "restarts")] == ["7", "3", "0", "2"]
     assert row(lines, "all")[:2] == ["30", "100.0%"]
@@ -149,7 +149,7 @@ def test_no_row_is_too_long_and_the_first_lines_matter_most(
             assert max(map(len, shown)) <= columns
             if columns >= 20:
                 # In this order, whatever is below them.
-                labels = ["redoxfs top", "state|serving|no answer", "opens/s", "storage MB", "readers MB"]
+                labels = ["redoxfs top", "state|serving|no answer", "opens/s", "storage MiB", "readers MiB"]
                 found = [next(i for i, line in enumerate(shown) if re.match(label, line)) for label in labels]
                 assert found == sorted(found)
                 assert found[-1] < 8
@@ -254,7 +254,7 @@ def test_mounts_stand_side_by_side_and_are_added_up() -> None:
     ]
     lines = drawn(views)
     assert row(lines, "opens/s") == ["100", "300", "400"]
-    assert row(lines, "storage MB/s") == ["100.0", "300.0", "400.0"]
+    assert row(lines, "storage MiB/s") == ["100.0", "300.0", "400.0"]
     assert row(lines, "train") == ["lap", "1", "20.0%", "lap", "1", "60.0%", "lap", "1", "40.0%"]
     assert row(lines, "  time left") == ["4", "s", "1", "s", "4", "s"]
     assert row(lines, "peers ready") == ["1", "of", "1", "1", "of", "1", "2", "of", "2"]

@@ -155,9 +155,9 @@ def test_the_tables_have_what_outside_readers_counted(browser: Any, shown: tuple
     assert sum(int(cell.replace(",", "")) for row in in_ranges for cell in row[1:]) == files
     story = " ".join(page.locator(".story").all_text_contents()).replace("\N{NO-BREAK SPACE}", " ")
     assert f"Programs opened {files:,} files" in story
-    served = re.search(r"programs read \(([\d.]+) (kB|MB)\)", story)
+    served = re.search(r"programs read \(([\d.]+) (KiB|MiB)\)", story)
     assert served is not None
-    assert float(served[1]) * {"kB": 1e3, "MB": 1e6}[served[2]] == pytest.approx(size, rel=0.01)
+    assert float(served[1]) * {"KiB": 1 << 10, "MiB": 1 << 20}[served[2]] == pytest.approx(size, rel=0.01)
     assert "Nothing failed." in story
     context.close()
 

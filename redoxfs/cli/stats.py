@@ -23,8 +23,8 @@ NONE = "-"
 COLUMNS = (
     ("time", 8),
     ("opens/s", 8),
-    ("storage MB/s", 12),
-    ("served MB/s", 11),
+    ("storage MiB/s", 13),
+    ("served MiB/s", 12),
     ("redirected", 10),
     ("p50", 7),
     ("p99", 7),
@@ -88,8 +88,8 @@ def cells_of(rates: Rates) -> Iterator[str]:
     share = rates.redirected_share
     yield time.strftime("%H:%M:%S")
     yield f"{rates.opens_per_s:,.0f}"
-    yield f"{rates.storage_bytes_per_s / 1e6:,.1f}"
-    yield f"{rates.served_bytes_per_s / 1e6:,.1f}"
+    yield f"{rates.storage_bytes_per_s / (1 << 20):,.1f}"
+    yield f"{rates.served_bytes_per_s / (1 << 20):,.1f}"
     yield NONE if share is None else f"{share:.1%}"
     yield time_text(rates.wait_p50_s)
     yield time_text(rates.wait_p99_s)

@@ -26,7 +26,7 @@ from redoxfs.telemetry import Distribution, Outcome
 MOST_NOTES = 3
 """Of several mounts, how many are said to be in trouble. Each has its state in any case."""
 
-LABEL_COLUMNS = 13
+LABEL_COLUMNS = 14
 LEAST_COLUMNS, MOST_COLUMNS = 13, 20
 """Of one mount among several. All have a blank at their end."""
 
@@ -36,8 +36,8 @@ _LEVELS = {Level.OK: "green", Level.WARNING: _TROUBLE, Level.PROBLEM: "bold red"
 
 _RATES = (
     ("opens/s", "opens_per_s", 1, 0),
-    ("storage MB/s", "storage_bytes_per_s", 1e6, 1),
-    ("readers MB/s", "served_bytes_per_s", 1e6, 1),
+    ("storage MiB/s", "storage_bytes_per_s", 1 << 20, 1),
+    ("readers MiB/s", "served_bytes_per_s", 1 << 20, 1),
     ("waiting", "waiting_opens", 1, 0),
     ("loads", "loads_in_flight", 1, 0),
     ("errors/s", "errors_per_s", 1, 0),
@@ -181,7 +181,7 @@ def _waits(view: MountView) -> Iterator[Table]:
 
 def _peers(view: MountView) -> Iterator[RenderableType]:
     """Those in trouble first."""
-    ready = _table("peer", "in MB/s", "out MB/s", "samples/s", "p50", "p99")
+    ready = _table("peer", "in MiB/s", "out MiB/s", "samples/s", "p50", "p99")
     before = {peer["address"]: peer for peer in view.before.get("peers", ())}
     seconds = view.rates.seconds if view.rates else 1.0
     for peer in view.stats.get("peers", ()):
@@ -194,7 +194,9 @@ def _peers(view: MountView) -> Iterator[RenderableType]:
             max(0, peer[name] - former[name]) / seconds for name in ("bytes_in", "bytes_out", "samples_received")
         )
         times = _half_and_most(_since(peer["answer_seconds"], former["answer_seconds"]))
-        ready.add_row(peer["address"], f"{received / 1e6:,.1f}", f"{sent / 1e6:,.1f}", f"{samples:,.0f}", *times)
+        ready.add_row(
+            peer["address"], f"{received / (1 << 20):,.1f}", f"{sent / (1 << 20):,.1f}", f"{samples:,.0f}", *times
+        )
     if ready.row_count:
         yield ready
 

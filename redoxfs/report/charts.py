@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from redoxfs.report.html import Html, escaped, joined, seconds, tag
+from redoxfs.report.html import Html, binary_unit, escaped, joined, rate, seconds, tag
 
 WIDTH, HEIGHT = 1000, 200
 MOST_BANDS = 100
@@ -82,14 +82,14 @@ class Scale:
             return (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
         return (value - self.low) / (self.high - self.low)
 
-    def ticks(self, about: int = 4) -> list[float]:
-        """Round values."""
+    def ticks(self, about: int = 4, unit: float = 1.0) -> list[float]:
+        """Values that are round in this unit."""
         if self.log:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
             step = max(1, math.ceil((last - first + 1) / (about + 1)))
             return [10.0**power for power in range(first, last + 1, step)]
         rough = (self.high - self.low) / about
-        power = 10 ** math.floor(math.log10(rough))
+        power = unit * 10 ** math.floor(math.log10(rough / unit))
         step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
         first = math.ceil(self.low / step - 1e-9)
         return [each * step for each in range(first, math.floor(self.high / step + 1e-9) + 1)]
@@ -151,7 +151,7 @@ def lines(
     return _plot(
         title,
         Html("".join(shapes) + bands),
-        [(scale.at(tick), label(tick)) for tick in scale.ticks()],
+        [(scale.at(tick), label(tick)) for tick in scale.ticks(unit=binary_unit(highest) if label is rate else 1.0)],
         [(tick / end_s, seconds(tick)) for tick in time_ticks(end_s)],
     )
 

@@ -64,14 +64,20 @@ def compact(value: float) -> str:
     return number(value)
 
 
+_BINARY = {1 << 40: "TiB", 1 << 30: "GiB", 1 << 20: "MiB", 1 << 10: "KiB", 1: "B"}
+
+
 def size(value: float | None) -> str:
-    """Bytes, in powers of 1000."""
+    """Bytes, in powers of 1024, as everywhere."""
     if value is None or not math.isfinite(value):
         return NONE
-    for unit, of in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(value) >= 0.9995 * of:
-            return number(value / of, unit)
-    return number(value, "B")
+    of = binary_unit(value)
+    return number(value / of, _BINARY[of])
+
+
+def binary_unit(value: float) -> int:
+    """The unit in which bytes are shown."""
+    return next((of for of in _BINARY if abs(value) >= 0.9995 * of), 1)
 
 
 def rate(value: float | None) -> str:

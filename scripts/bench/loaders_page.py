@@ -36,11 +36,11 @@ def page_short(report: Row) -> str:
 
 def _heading(report: Row) -> str:
     machine = report["machine"]
-    mean_kb = report["bytes"] / report["files"] / 1e3
     return (
         "# Beside other loaders\n\n"
         f"How fast are other loaders on the same data? `scripts/bench/loaders.py` reads {report['files']:,} JPEGs "
-        f"({mean_kb:.0f} kB each on average, {report['classes']} classes, {report['bytes'] / 1e9:.2f} GB) with each "
+        f"({report['bytes'] / report['files']:,.0f} bytes each on average, {report['classes']} classes, "
+        f"{report['bytes'] / 1e9:.2f} GB) with each "
         f"loader, in batches of {report['batch']}. The scripts are in `scripts/bench/loader_jobs`. Each follows the "
         f"documentation of its loader, and cites the page. The storage is {report['storage']}. Workers, buffers, "
         f"servers and the page cache share {report['cap_mb']} MiB of memory, without the modules that a script "
@@ -161,7 +161,7 @@ REASONS = {
 
 
 MORE_MEMORY = {
-    "webdataset": "its recipe keeps 1,000 decoded images of 600 kB in a buffer, beside those of its workers",
+    "webdataset": "its recipe keeps 1,000 decoded images of 600,000 bytes in a buffer, beside those of its workers",
     "ffcv": "its recipe for large datasets holds twice as many pages of 8 MiB as a batch has images, 1 GiB",
 }
 """Why a loader gets more memory than the others."""

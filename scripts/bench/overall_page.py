@@ -113,7 +113,7 @@ def _why(row: Row, setting: Row, mine: Sequence[Row], key: str, other: str, pape
         chunk_bytes = CHUNK_SIZE * setting["bytes"] / setting["files"]
         text += (
             f"{row['chunk_loads']:,} loads took {row['storage_reads']:,} reads of "
-            f"{row['storage_bytes'] / row['storage_reads'] / 1e3:.0f} kB on average. The cap counts each MiB "
+            f"{row['storage_bytes'] / row['storage_reads'] / (1 << 10):.0f} KiB on average. The cap counts each MiB "
             f"of a longer read, so a whole chunk of {chunk_bytes / 1e6:.1f} MB takes "
             f"{math.ceil(chunk_bytes / (1 << 20))} of them. The paper's storage delivers more in the time of a small "
             "file. "

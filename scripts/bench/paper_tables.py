@@ -41,7 +41,8 @@ def _files(result: dict[str, Any]) -> int | None:
 
 def _bytes(value: float) -> str:
     """In powers of 1000, as the paper counts."""
-    return html.size(value).replace("\N{NO-BREAK SPACE}", " ")
+    unit, of = next(each for each in (("GB", 1e9), ("MB", 1e6), ("bytes", 1)) if value >= 0.9995 * each[1])
+    return f"{html.number(value / of)} {unit}"
 
 
 def _compared(ours: float, papers: float) -> str:

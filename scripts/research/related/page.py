@@ -93,7 +93,7 @@ def _setting(report: Report) -> list[str]:
         "How much does each system read, send and hold, and how well does it shuffle? "
         "`scripts/research/simulate.py related` simulates the access policy of each system, without data. The "
         "table shows an epoch in the steady state: "
-        f"{report['files']:,} files of {report['sample_bytes'] / 1000:g} kB on {nodes}, whose memory holds "
+        f"{report['files']:,} files of {report['sample_bytes']:,} bytes on {nodes}, whose memory holds "
         f"{report['resident']:.0%} of the files. A chunk has {report['chunk_size']} files.",
         "",
         "- *File reads* are random. *Chunk reads*, of a chunk or of a shard, are sequential. *Storage time* counts "
