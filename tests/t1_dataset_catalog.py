@@ -343,6 +343,24 @@ def test_a_table_reads_names_that_are_not_utf8(tmp_path: Path, root: Path) -> No
     assert [found.tree.name(entry) for entry in found.members.tolist()] == [b"caf\xe9.jpg"]
 
 
+def test_paths_of_a_table_may_be_those_in_the_only_folder_that_has_them(tmp_path: Path, root: Path) -> None:
+    make(root, "img/7.jpg", "img/8.jpg", "masks/8.jpg")
+    for text, words in (
+        ("path,class\n7.jpg,cat\n8.jpg,dog\n", ""),
+        ("path,class\n8.jpg,dog\n7.jpg,cat\n", "line 2: no such file in the source: 8.jpg; "),
+        ("path,class\n7.jpg,cat\ntrain/1.jpg,dog\n", "line 3: no such file in the source: train/1.jpg; "),
+    ):
+        where = table(tmp_path, text)
+        if words:
+            with pytest.raises(ClassesError, match=words):
+                catalog(root, where)
+            continue
+        found = catalog(root, where)
+        assert [found.tree.path(entry) for entry in found.members.tolist()] == [b"img/7.jpg", b"img/8.jpg"]
+        assert [found.class_names[at] for at in found.class_of.tolist()] == ["cat", "dog"]
+        assert f"2 rows in {where}, whose paths are relative to img/" in found.verdict.saw
+
+
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [

@@ -1,5 +1,8 @@
 """A label table: a csv with a header, whose columns give the path (relative to the source), the class, and the split.
 
+If the first row's path is not there, and one folder alone has it, all paths are relative to that folder: a table beside
+`img` usually says `7.jpg`.
+
 Headers are those that people have: `file_name,label` is as good as `path,class` (see HEADERS). Where two columns may
 both be the class, guessing would give wrong labels, so that is an error. Columns for a split are all used: a sample
 stands in only for samples with the same value in each of them. So no choice between `split` and `fold` can be wrong.
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import csv
 import re
+import stat
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -97,7 +101,7 @@ def read_table(tree: Tree, where: str) -> Table:
     line = np.zeros(len(tree), np.int32)
     ids: dict[Said, int] = {}
     pairs: list[str] = []
-    finder = _Finder(tree)
+    finder, folder = _Finder(tree), b""
     count = 0
     header, rows = _open(where)
     one = "a file has one class" + (" and one split" if header.splits else "")
@@ -105,11 +109,14 @@ def read_table(tree: Tree, where: str) -> Table:
         count += 1
         if not pair[0]:
             raise ClassesError(f"{where}, line {number}: no class for {show_text(path)}; remove the row or fill it in")
-        entry = finder.find(path.encode("utf-8", "surrogateescape"))
+        name = path.encode("utf-8", "surrogateescape")
+        entry = finder.find(folder + name)
+        if entry < 0 and count == 1:
+            folder, entry = finder.only_folder(name)
         if entry < 0:
             raise ClassesError(
                 f"{where}, line {number}: no such file in the source: {show_text(path)}; paths are relative to the"
-                " source"
+                " source, or to the one folder that has the first"
             )
         if not tree.is_file(entry):
             kind = "directory" if tree.is_dir(entry) else "symlink"
@@ -140,16 +147,17 @@ def read_table(tree: Tree, where: str) -> Table:
         list(classes),
         [_split_in_words(header, values) for values in splits],
         tuple(map(frozenset, zip(*splits, strict=True))),
-        tuple(_saw(where, count, header, len(splits))),
+        tuple(_saw(where, count, header, len(splits), folder)),
     )
 
 
-def _saw(where: str, rows: int, header: Header, splits: int) -> Iterator[str]:
+def _saw(where: str, rows: int, header: Header, splits: int, folder: bytes) -> Iterator[str]:
     apart = ""
     if header.splits:
         columns = " and ".join(map(show_text, header.split_names))
         apart = f"; no sample crosses between the {splits:,} values of {columns}" if splits > 1 else ""
-    yield f"{rows:,} rows in {where}{apart}"
+    within = f", whose paths are relative to {show(folder)}" if folder else ""
+    yield f"{rows:,} rows in {where}{within}{apart}"
     if header.unread:
         yield (
             f"not read from {where}: {_listed(header.unread)}; a script that looks these up by file name gets those of"
@@ -280,6 +288,10 @@ def _listed(names: tuple[str, ...]) -> str:
     return ", ".join([*named[:SHOWN_MAX], *["…"] * (len(named) > SHOWN_MAX)])
 
 
+FOLDERS_MAX = 1000
+"""Folders in which the first row of a table is looked for."""
+
+
 class _Finder:
     """Tree.find for a million paths: looks a directory up and unpacks its names once for many rows."""
 
@@ -306,6 +318,16 @@ class _Finder:
             self._held += len(names)
         at = bisect_left(names, name)
         return children[at] if at < len(names) and names[at] == name else -1
+
+    def only_folder(self, path: bytes) -> tuple[bytes, int]:
+        """The only folder below the source with ``path`` in it, with a slash, and the entry; (b"", -1) if not one."""
+        tree = self._tree
+        folders = [each for each in np.flatnonzero(tree.kind_mask(stat.S_IFDIR)).tolist() if each]
+        if path.startswith(b"/") or len(folders) > FOLDERS_MAX:
+            return b"", -1
+        starts = [tree.path(each) + b"/" for each in folders]
+        found = [(start, entry) for start in starts if (entry := self.find(start + path)) >= 0]
+        return found[0] if len(found) == 1 else (b"", -1)
 
 
 def _refuse_inodes(tree: Tree, where: str, label: NDArray[np.int32], line: NDArray[np.int32], names: list[str]) -> None:
