@@ -28,7 +28,7 @@ SITUATIONS = {
     "nothing_table": ("not redirected", "redoxfs umount /situation/mnt && redoxfs mount --classes=sampler "),
     "nothing_unproven": ("not redirected", "redoxfs umount /situation/mnt && redoxfs mount --classes=dir "),
     "sampler_shuffle": ("no sampler", "redoxfs umount /situation/mnt && redoxfs mount --memory=64MiB "),
-    "sampler_packed": ("no sampler", "pack the dataset again, without --classes sampler"),
+    "sampler_packed": ("no sampler", "redoxfs pack /situation/mnt/.redoxfs/exact /situation/packed-anew"),
     "memory_packed": ("memory", "redoxfs umount /situation/mnt && redoxfs mount --memory="),
     "memory_open_files": ("memory", "redoxfs umount /situation/mnt && redoxfs mount --classes=dir --memory="),
     "hangs_now": ("storage hangs", "redoxfs doctor /situation/slow"),
@@ -69,13 +69,21 @@ def test_the_verdict_names_the_cause_and_a_command(name: str) -> None:
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_a_command_of_a_verdict_can_be_run_as_it_is_printed(name: str) -> None:
     command = judged(value_of(name)).command or ""
-    if not command.startswith("redoxfs"):
-        return
     for each in command.split(" && "):
         program, *words = shlex.split(each)
         assert program == "redoxfs"
         assert parse(words).options is not None
     assert "--classes=any" not in command
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_a_command_of_a_verdict_fits_100_columns(name: str) -> None:
+    """With folders of usual names."""
+    named = json.loads(json.dumps(value_of(name)).replace("/situation/", "/data/"))
+    command = judged(named).command
+    assert command is not None
+    assert "/data/" in command or "127.0.0.1" in command
+    assert len(command) <= 100
 
 
 @pytest.mark.parametrize("name", WELL)
@@ -132,10 +140,12 @@ def test_a_mount_that_was_asked_to_redirect_nothing_says_so() -> None:
     value["stats"]["request"]["words"] = ["--classes=none", "--", "/data", "-mnt"]
     assert judged(value).command == "redoxfs umount /situation/mnt && redoxfs mount -- /data -mnt"
     value["stats"]["request"]["words"] = ["--", "/data", "/mnt"]
-    assert judged(value).command == "pack the dataset again, without --classes none"
+    assert judged(value).command == "redoxfs pack /situation/mnt/.redoxfs/exact /situation/data-anew"
     # The mount of a pod is made by its manifest.
     value["stats"]["request"]["words"] = ["--classes=none", "--fd-socket=/s", "--", "/data"]
-    assert "umount" not in (judged(value).command or "")
+    assert judged(value).command == "mount again, without --classes none"
+    value["stats"]["request"]["words"] = ["--fd-socket=/s", "--", "/data"]
+    assert judged(value).command == "pack the dataset again, without --classes none"
 
 
 def test_of_nodes_that_are_equally_slow_none_is_blamed() -> None:

@@ -37,6 +37,20 @@ def pack(stats: Mapping[str, Any]) -> str | None:
     return before + shlex.join(words)
 
 
+def without(stats: Mapping[str, Any], option: str) -> str:
+    """How to be rid of an option of the dataset: mount again; or, if a packed copy has it for good, make another copy
+    of the files that the mount shows. In words if only the mountpoint's owner can, or nothing can be written there.
+    """
+    value = f"{option} {stats.get('classes_mode')}"
+    if was_given(stats, option):
+        return mount_again(stats, **{option[2:]: None}) or f"mount again, without {value}"
+    source = str(stats.get("source"))
+    if _asked(stats) is None or source.startswith("http"):
+        return f"pack the dataset again, without {value}"
+    files = f"{stats.get('mountpoint')}/.redoxfs/exact"
+    return shlex.join(["redoxfs", "pack", *_paths([files, f"{source.rstrip('/')}-anew"])])
+
+
 def was_given(stats: Mapping[str, Any], option: str) -> bool:
     """Whether the mount was asked for with ``option``."""
     words = (stats.get("request") or {}).get("words") or []

@@ -106,9 +106,7 @@ def _redirects_nothing(stats: Mapping[str, Any]) -> Result | None:
     why = str(stats.get("verdict")).removeprefix("not redirecting: ")
     found = f"this mount redirects nothing, so it gains nothing, because {why}"
     if "--classes none" in why:
-        asked = again.was_given(stats, "--classes")
-        command = again.mount_again(stats, classes=None) if asked else None
-        return warning(NAME, found, command or "pack the dataset again, without --classes none", cause="not redirected")
+        return warning(NAME, found, again.without(stats, "--classes"), cause="not redirected")
     return warning(NAME, found, again.mount_again(stats, **fitting(why)), cause="not redirected")
 
 
@@ -137,13 +135,11 @@ def _without_sampler(stats: Mapping[str, Any], period: Period) -> Result | None:
     if stats.get("classes_mode") != "sampler" or turns > DRAWN_SHARE * opens:
         return None
     none = "none drawn by a sampler" if not turns else f"only {turns:,.0f} drawn by a sampler"
-    # A packed copy has its classes for good.
-    command = again.mount_again(stats, classes=None) if again.was_given(stats, "--classes") else None
     return warning(
         NAME,
         f"{counted(opens, 'open')} {period.name}, {none}: each read its own file, and nothing was read ahead; pass "
         "sampler=redoxfs.torch.RedoxSampler(dataset) to the DataLoader, or do without --classes sampler",
-        command or "pack the dataset again, without --classes sampler",
+        again.without(stats, "--classes"),
         cause="no sampler",
     )
 

@@ -1,8 +1,9 @@
-"""Makes situations that users meet, and prints what `doctor`, `status` and `report` say first in each.
+"""Makes situations that users meet, and prints what `doctor`, `status`, `report` and `top` say first in each.
 
     python scripts/bench/situations.py --work /tmp/situations            # all
     python scripts/bench/situations.py --work /tmp/situations latency    # those whose name begins so
     python scripts/bench/situations.py --work /tmp/situations --record tests/verdicts
+    python scripts/bench/situations.py --work /tmp/situations --mend     # and runs the command, and reads again
 
 Each situation has two variants, and three mounts are healthy. `--record` keeps the histories, of few points, for
 tests/t1_verdict.py. Storage with few reads a second needs root (`throttle`); the others do not.
@@ -10,12 +11,18 @@ tests/t1_verdict.py. Storage with few reads a second needs root (`throttle`); th
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
+import pty
 import random
+import re
+import shlex
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -45,6 +52,8 @@ class Place:
         self.mnt.mkdir(parents=True)
         # Whether the mount needs no --classes: it is packed, or is to redirect nothing.
         self.is_proven = False
+        # What the daemon may read a second.
+        self.group: throttle.Group | None = None
 
     def packed(self, source: Path, classes: str = "dir") -> Path:
         """A packed copy of the files."""
@@ -68,9 +77,37 @@ class Place:
         return done.stdout
 
     def mount(self, source: Path, *options: str | Path, group: throttle.Group | None = None) -> None:
+        self.group = group
         classes = () if self.is_proven or "--classes" in options else ("--classes", "dir")
         self.redoxfs("mount", source, self.mnt, *classes, *options, group=group)
         self.leave.callback(self.end, self.mnt)
+
+    def on_screen(self) -> str:
+        """The verdict of `top`, on a terminal that is as wide as its line."""
+        program, terminal = pty.fork()
+        if not program:
+            fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 1000, 0, 0))
+            words = (sys.executable, "-m", "redoxfs", "top", os.fspath(self.mnt), "--count", "2")
+            os.execve(sys.executable, words, os.environ | {"TERM": "xterm"})
+        shown = b""
+        with contextlib.suppress(OSError):
+            # The terminal ends with the program.
+            while more := os.read(terminal, 1 << 16):
+                shown += more
+        os.close(terminal)
+        os.waitpid(program, 0)
+        text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode(errors="replace"))
+        return next((line.strip() for line in re.split(r"[\r\n]+", text) if "verdict: " in line), "")
+
+    def mend(self, command: str) -> None:
+        """Run a command as it was printed. A new copy is mounted in place of the old, which is left to the user."""
+        for each in command.split(" && "):
+            program, verb, *words = shlex.split(each)
+            assert program == "redoxfs"
+            self.redoxfs(verb, *words, group=self.group)
+            if verb == "pack":
+                self.end(self.mnt)
+                self.redoxfs("mount", words[-1], self.mnt, "--memory", "64MiB", group=self.group)
 
     def end(self, mountpoint: Path) -> None:
         subprocess.run([sys.executable, "-m", "redoxfs", "umount", "--lazy", str(mountpoint)], check=False)
@@ -346,6 +383,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", metavar="NAME", nargs="*", help="situations, or beginnings of their names")
     parser.add_argument("--work", type=Path, required=True, help="a folder on a real disk")
+    parser.add_argument("--mend", action="store_true", help="run the command of each verdict, and read again")
     parser.add_argument("--record", type=Path, metavar="DIR", help="keep the histories there")
     arguments = parser.parse_args()
     chosen = [name for name in SITUATIONS if name.startswith(tuple(arguments.names) or "")]
@@ -360,9 +398,16 @@ def main() -> None:
                 "status": place.redoxfs("status", place.mnt),
                 "report": place.redoxfs("report", place.mnt, "-o", place.work / "report.html"),
             }
+            said["top"] = place.on_screen()
             print(name)
             for tool, text in said.items():
-                print(f"  {tool}: {text.splitlines()[0]}", flush=True)
+                print(f"  {tool}: {(text.splitlines() or [''])[0]}", flush=True)
+            command = said["status"].splitlines()[0].partition("; to mend it: ")[2]
+            if arguments.mend and command:
+                place.mend(command)
+                if os.path.ismount(place.mnt) and not command.startswith("redoxfs doctor"):
+                    epochs(place.mnt, readers=8)
+                    print(f"  then: {place.redoxfs('status', place.mnt).splitlines()[0]}", flush=True)
 
 
 if __name__ == "__main__":
