@@ -655,6 +655,17 @@ def test_a_source_named_like_half_of_a_pair_is_refused(tmp_path: Path) -> None:
     check_refused(tmp_path / "leftImg8bit", "the source is called leftImg8bit", set())
 
 
+def test_a_source_named_for_the_kind_of_its_files_is_told_how_to_remove_the_doubt(tmp_path: Path) -> None:
+    for name in ("audio", "Images"):
+        make(tmp_path / name, "train/cat/1.jpg", "train/dog/2.jpg", "val/cat/3.jpg", "val/dog/4.jpg")
+        check_refused(
+            tmp_path / name,
+            f"the source is called {name}, which names a part of each sample, so its labels may lie beside it; "
+            f"if {name} names only the kind of its files, and the directory is the label: --classes dir; ",
+            {DIR, ANY},
+        )
+
+
 def test_odd_names_stay_on_one_line(tmp_path: Path) -> None:
     make(tmp_path, "a\nb.csv", "cat/1.jpg", "dog/2.jpg")
     line = catalog(tmp_path).verdict.line

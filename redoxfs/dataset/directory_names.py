@@ -35,6 +35,11 @@ ROLE_NAMES = frozenset(
     """.lower().split()
 )
 
+# Of these, the words that a folder of plain data is called by, too: ~/audio/dog/1.wav.
+_KIND_NAMES = frozenset(
+    b"image images img imgs picture pictures photos audio audios wav wavs wave waves clips video videos".split()
+)
+
 # Numbered things: fold3, Actor_01, cam_a. A letter counts only after a separator (camp, party).
 _COUNTED = re.compile(
     rb"(?:fold|part|batch|shard|chunk|subset|split|set|group|actor|speaker|spk|subject|subj|sub|patient|person|user|cam|camera"
@@ -68,7 +73,10 @@ def role_directories(scene: Scene) -> Doubt | None:
     for root in tree.roots:
         *_, above, own = (b"", *root.split(b"/"))
         if own.lower() in ROLE_NAMES:
-            return Doubt(f"the source is called {show(own)}, and its labels may lie beside it", Against.DIR)
+            word = show(own)
+            doubt = f"the source is called {word}, which names a part of each sample, so its labels may lie beside it"
+            only_kind = f"if {word} names only the kind of its files, and the directory is the label: --classes dir"
+            return Doubt(doubt, Against.DIR, only_kind if own.lower() in _KIND_NAMES else "")
         if scene.own_split and above.lower() in ROLE_NAMES:
             return Doubt(f"the source lies in {show(above)}, and its labels may lie beside that", Against.DIR)
     directories = np.flatnonzero(tree.kind_mask(stat.S_IFDIR) & ~scene.hidden).tolist()
