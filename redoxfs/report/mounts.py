@@ -332,6 +332,7 @@ def _shuffle(laps: Sequence[Lap]) -> Html:
         quality = lap.quality
         cells = [
             _lap_name(lap),
+            shuffled(quality),
             html.number(quality.displacement),
             html.number(quality.rank_correlation),
             html.number(quality.mate_pairs),
@@ -341,12 +342,11 @@ def _shuffle(laps: Sequence[Lap]) -> Html:
             _bits(quality.class_entropy, quality.class_entropy_if_random),
             f"{quality.followed:,}",
             f"{quality.batches:,}",
-            shuffled(quality),
         ]
         rows.append((cells, quality.displacement))
     headings = (
-        "lap", "displacement", "rank correlation", "mate pairs", "in the last 5 %", "if random",
-        "entropy of chunks", "entropy of classes", "samples", "batches", "the order is",
+        "lap", "the order is", "displacement", "rank correlation", "mate pairs", "in the last 5 %", "if random",
+        "entropy of chunks", "entropy of classes", "samples", "batches",
     )  # fmt: skip
     return tag(
         "figure",
@@ -367,7 +367,7 @@ def _shuffle(laps: Sequence[Lap]) -> Html:
         ),
         bars(
             headings,
-            [*rows, (("random", html.number(RANDOM_DISPLACEMENT), "0", *[html.NONE] * 7, "good"), RANDOM_DISPLACEMENT)],
+            [*rows, (("random", "good", html.number(RANDOM_DISPLACEMENT), "0", *[html.NONE] * 7), RANDOM_DISPLACEMENT)],
             "shuffle",
         ),
     )
