@@ -133,6 +133,12 @@ def test_an_order_is_said_to_be_good_or_bad(changes: dict[str, float | None], wo
     assert shuffled(replace(quality, **changes)) == words  # type: ignore[arg-type]
 
 
+def test_a_lap_of_few_chunks_is_not_called_bad_by_chance() -> None:
+    """600 samples in 12 chunks: their order decides, and that of 12 things may be like that of before."""
+    quality = LapQuality(0.3, 0.155, 600, 5.0, None, 2.7, 1)
+    assert [shuffled(quality, chunks) for chunks in (12, 600)] == ["good", "bad: like the lap before"]
+
+
 def test_each_entropy_is_beside_that_of_a_random_order() -> None:
     text = " ".join(seen(history()).words).replace("\N{NO-BREAK SPACE}", " ")
     assert "7.10 of 7.50" in text

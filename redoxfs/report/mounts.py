@@ -332,7 +332,7 @@ def _shuffle(laps: Sequence[Lap]) -> Html:
         quality = lap.quality
         cells = [
             _lap_name(lap),
-            shuffled(quality),
+            shuffled(quality, lap.grown.get("chunks")),
             html.number(quality.displacement),
             html.number(quality.rank_correlation),
             html.number(quality.mate_pairs),
@@ -373,11 +373,12 @@ def _shuffle(laps: Sequence[Lap]) -> Html:
     )
 
 
-def shuffled(quality: LapQuality) -> str:
-    """Whether the order of a lap is good for training, in words."""
+def shuffled(quality: LapQuality, chunks: float | None = None) -> str:
+    """Whether the order of a lap is good for training, in words. ``chunks``: of the dataset, if known."""
     alike, mates, random_mates = quality.rank_correlation, quality.mate_pairs, quality.mate_pairs_if_random
-    # Three standard errors, where few samples were followed.
-    if alike is not None and abs(alike) > max(ALIKE, 3 / max(1, quality.followed) ** 0.5):
+    # Three standard errors, where few samples were followed. Those of a chunk are read together, so they count once.
+    followed = min(quality.followed, chunks or quality.followed)
+    if alike is not None and abs(alike) > max(ALIKE, 3 / max(1, followed) ** 0.5):
         return "bad: like the lap before" if alike > 0 else "bad: the lap before, reversed"
     if mates is not None and random_mates and mates > max(MOST_MATES * random_mates, 1.0):
         return "bad: chunks stay together"
