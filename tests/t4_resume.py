@@ -288,5 +288,9 @@ def test_the_last_opens_are_known_after_the_daemon_died(machine: Machine, source
     refused(machine.run("state", "save", machine.mnt, less, "--less", "65537"), "65536")
     told = machine.ok("state", "save", machine.mnt, less, "--less", "20").stdout
     assert "15 of 80 samples had their turn; the last 20 that were opened come again" in told
+    assert "no more than these" not in told
     machine.ok("state", "load", machine.mnt, less)
+    # Right after it there is nothing to take back.
+    few = machine.ok("state", "save", machine.mnt, machine.folder / "few", "--less", "20").stdout
+    assert "the last 0 that were opened come again; no more than these, of 20, were opened since the state" in few
     assert sorted(before[:15] + read(machine, order[15:])) == sorted(order)

@@ -38,7 +38,10 @@ def _save(mount: PathStatus, path: Path, less: int) -> str:
         return told
     answer = ask_daemon(mount, "state-save-less", b"%d %s" % (less, os.fsencode(path)))
     again = f", and {answer['again']:,} more of the lap after them" if answer["again"] else ""
-    return f"{answer['told']}; the last {answer['less']:,} that were opened come again{again}"
+    came = f"{answer['told']}; the last {answer['less']:,} that were opened come again{again}"
+    if answer["less"] < less:
+        return f"{came}; no more than these, of {less:,}, were opened since the state was loaded or the mount began"
+    return came
 
 
 def _read(path: Path, name: str) -> bytes:
