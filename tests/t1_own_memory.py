@@ -1,6 +1,7 @@
 """The memory that inspect names for several nodes is what they then need, and the limit has room for all of it."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.launch.members import remote_memory_of
 from redoxfs.launch.options import SharingOptions
 from redoxfs.launch.own_memory import PoolOfNode, limit_for
+from redoxfs.launch.sizes import parse_size
 from redoxfs.node import Share, plan_pool
 
 MIB = 1 << 20
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +76,27 @@ def test_inspect_names_the_memory_of_each_node(tmp_path: Path, capfd: pytest.Cap
     assert "chunk mates" not in shown
     assert main(["inspect", str(tmp_path), "--classes", "any", "--nodes", "3", "--policy", "slot"]) == 2
     assert capfd.readouterr().err.splitlines()[-1].endswith("for slot: redoxfs simulate --help")
+
+
+def test_the_examples_of_four_nodes_apply_the_rule() -> None:
+    """docs/slurm.md and docs/kubernetes.md: 1.28 million files, eight ranks of 15 GiB on each node."""
+    slurm, pods = ((ROOT / "docs" / name).read_text() for name in ("slurm.md", "kubernetes.md"))
+
+    def figures(row: str) -> dict[str, str]:
+        (line,) = re.findall(rf"^    {row} +each of 4 nodes: (.*)$", slurm, re.MULTILINE)
+        return dict(each.split() for each in line.split(", ")[1:])
+
+    memory, limit = figures("--memory needed"), figures("limit needed")
+    assert memory.keys() == limit.keys() == {"10%", "25%", "50%", "all"}
+    for share, text in memory.items():
+        assert parse_size(limit[share], 0) == pytest.approx(limit_for(parse_size(text, 0), 1_280_000), abs=103 * MIB)
+    lines = re.search(r"\n((?:    #SBATCH .*\n)+\n    (OPTIONS=.*)\n\n    (srun .*)\n)", slurm)
+    assert lines is not None
+    (of_node,) = re.findall(r"--mem=(\S+)", lines[1])
+    assert 0 <= parse_size(of_node, 0) - parse_size(limit["25%"], 0) - parse_size("120GiB", 0) < 1024 * MIB
+    script = (ROOT / "mount/slurm/train.sbatch").read_text()
+    for line, added in ((lines[2], f" --memory {memory['25%']}"), (lines[3], "--cpus-per-task=12 ")):
+        assert line.count(added) == 1
+        assert f"\n{line.replace(added, '')}\n" in script
+    assert f"limits: {{memory: {limit['25%']}}}".replace("GiB", "Gi") in pods
+    assert f"volumeAttributes: {{memory: {memory['25%']}}}" in pods

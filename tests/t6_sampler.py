@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -366,6 +367,9 @@ def test_an_epoch_goes_on_when_the_daemon_dies(speech: Speech, reachable: Machin
 # Datasets of other shapes
 
 
+PAGE, DATASETS = Path(__file__).parents[1] / "docs/torch.md", "torchvision.datasets"
+
+
 class Coco:
     """As pycocotools' COCO, of a file of annotations."""
 
@@ -381,8 +385,9 @@ class Coco:
 class Detection(Dataset[tuple[list[int], list[int]]]):
     """As torchvision's CocoDetection."""
 
-    def __init__(self, root: Path, annotations: Path) -> None:
-        self.root, self.coco = root, Coco(annotations)
+    def __init__(self, root: str, annotations: str, transforms: None = None) -> None:
+        assert transforms is None
+        self.root, self.coco = Path(root), Coco(Path(annotations))
         self.ids = sorted(self.coco.images)
 
     def __len__(self) -> int:
@@ -395,7 +400,8 @@ class Detection(Dataset[tuple[list[int], list[int]]]):
         return [int(each) for each in data.split(b"|")[0].split()], self.coco.boxes[number]
 
 
-def test_boxes_are_right(reachable: Machine, tmp_path: Path) -> None:
+def test_boxes_are_right(reachable: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script of docs/torch.md, "COCO", with a dataset that decodes no images."""
     random, images, boxes = Random(2), [], []
     source = tmp_path / "coco"
     for split in ("train2017", "val2017"):
@@ -407,11 +413,18 @@ def test_boxes_are_right(reachable: Machine, tmp_path: Path) -> None:
         (source / "train2017" / name).write_bytes(text + random.randbytes(600))
         images.append({"id": number, "file_name": name})
         boxes.append({"image_id": number, "bbox": box})
-    annotations = source / "annotations/instances_train2017.json"
-    annotations.write_text(json.dumps({"images": images, "annotations": boxes}))
+    for split, told in (("train2017", (images, boxes)), ("val2017", ([], []))):
+        annotations = dict(zip(("images", "annotations"), told, strict=True))
+        (source / f"annotations/instances_{split}.json").write_text(json.dumps(annotations))
     root = mount(reachable, source)
-    detection = Detection(root / "train2017", root / "annotations/instances_train2017.json")
-    loader = DataLoader(detection, batch_size=4, sampler=RedoxSampler(detection), num_workers=2, collate_fn=list)
+    script = re.search(r"^### COCO\n.*?^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert script is not None
+    for name, module in (("torchvision", SimpleNamespace()), (DATASETS, SimpleNamespace(CocoDetection=Detection))):
+        monkeypatch.setitem(sys.modules, name, module)
+    names: dict[str, Any] = {}
+    exec(script[1], names)
+    loader, validation = names["loaders"](root, batch_size=4, workers=2)
+    assert [*validation] == []
     loads = []
     for _ in range(3):
         pairs = [pair for batch in loader for pair in batch]
