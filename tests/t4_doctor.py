@@ -15,6 +15,7 @@ import slow_store
 from machine import Machine
 from patience import PATIENCE_S, SLOWNESS, until
 
+from redoxfs.cli.mount import IN_THE_SCRIPT
 from redoxfs.doctor.machine import FEW_FILES
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and control groups need root")
@@ -320,7 +321,7 @@ def test_a_mount_that_redirects_nothing_is_told_what_to_do(machine: Machine, tmp
 
 
 def test_a_mount_for_a_sampler_that_none_draws_from_says_so(machine: Machine, source: Path) -> None:
-    machine.ok("mount", source, machine.mnt, "--classes", "sampler")
+    assert IN_THE_SCRIPT in machine.ok("mount", source, machine.mnt, "--classes", "sampler").stderr
     for path in machine.mnt.rglob("*.jpg"):
         path.read_bytes()
     (line,) = first_lines(machine)

@@ -263,7 +263,8 @@ def test_a_full_disk_is_one_line_and_the_pack_resumes(
         assert "No space left on device; run the same command again to resume" in line
         assert not (target / MANIFEST).exists()
         subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
-        machine.ok("pack", source, target, *OPTIONS, "--jobs", "1")
+        done = machine.ok("pack", source, target, *OPTIONS, "--jobs", "1")
+        assert done.stderr.endswith(f"to serve it: redoxfs mount {target} MOUNTPOINT\n")
         assert files_in(target) == files_in(dst)
 
 

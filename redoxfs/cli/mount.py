@@ -216,6 +216,10 @@ def step_notice(environ: Mapping[str, str]) -> str | None:
     )
 
 
+IN_THE_SCRIPT = "in the script: DataLoader(dataset, sampler=redoxfs.torch.RedoxSampler(dataset), …), without shuffle"
+"""What a mount for a sampler needs."""
+
+
 def summary(prepared: Prepared) -> list[str]:
     """What is served, in lines for the person at the shell."""
     catalog, plan = prepared.dataset.catalog, prepared.plan
@@ -235,4 +239,5 @@ def summary(prepared: Prepared) -> list[str]:
         ALL_IN_MEMORY
         if plan.about.get("chunks_per_virtual_chunk") == 1
         else f"{held}{': each is read once, and stays there' if stays else ' at a time'}",
+        *([IN_THE_SCRIPT] if catalog.is_for_sampler else []),
     ]

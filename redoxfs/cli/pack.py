@@ -1,6 +1,7 @@
 """`redoxfs pack`: write SOURCE to DST as tar shards in the order of its chunks."""
 
 import os
+import shlex
 import stat
 import time
 from collections.abc import Callable
@@ -86,6 +87,7 @@ def run(options: PackOptions) -> int:
         say(f"{counted(packed.rewritten, 'shard')} {_were(packed.rewritten)} damaged and rewritten")
     seconds = time.monotonic() - begin
     say(f"packed {content}, in {format_seconds(seconds)}, {format_bytes(int(packed.size / seconds))}/s")
+    say(f"to serve it: redoxfs mount {shlex.quote(str(dst))} MOUNTPOINT")
     return 0
 
 
