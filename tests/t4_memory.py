@@ -163,6 +163,21 @@ def test_10_000_open_files_stay_within_memory(machine: Machine, tmp_path: Path, 
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def takes_huge_pages(process: int) -> bool:
+    """Whether a process may have them, where the kernel has any."""
+    return Path(f"/proc/{process}/status").read_text().split("THP_enabled:")[1].split()[0] == "1"
+
+
+@pytest.mark.parametrize("page_bytes", [4 << 10, 16 << 10])
+def test_a_daemon_takes_no_huge_pages_where_pages_are_large(machine: Machine, source: Path, page_bytes: int) -> None:
+    """A huge page has 32 MiB there. The size of a page is set; scripts/test-systems boots a kernel that has it."""
+    set_size = f"import mmap, sys; mmap.PAGESIZE = {page_bytes}"
+    program = f"{set_size}; from redoxfs.cli import main; sys.exit(main(sys.argv[4:]))"
+    machine.before = *EXECUTED, sys.executable, "-c", program
+    machine.ok("mount", source, machine.mnt)
+    assert takes_huge_pages(machine.pid()) == (page_bytes == 4 << 10 and takes_huge_pages(os.getpid()))
+
+
 GROWTH_BYTES = 3 * MIB // 2
 """The growth over 15 more epochs, which read 45 MB in 3,000 opens: memory that is kept for the next files varies.
 Measured: 0.2 to 0.5 MiB."""

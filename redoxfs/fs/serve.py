@@ -34,6 +34,7 @@ from redoxfs.fs.relay import Relay
 from redoxfs.fs.requests import KernelCaches, Requests
 from redoxfs.fs.slow_opens import SlowOpens
 from redoxfs.linux.fuse_device import MAX_READ_BYTES, MountError, clone, mount
+from redoxfs.linux.huge_pages import refuse_large_huge_pages
 from redoxfs.linux.mount_table import is_mounted, of_mount, source_text
 from redoxfs.native import Session, Shared, Tree
 from redoxfs.node import Journal, Node, Past, Plan, Verb, serve_control
@@ -198,6 +199,7 @@ def serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
     """
     for number in _WITHOUT_EFFECT:
         signal.signal(number, signal.SIG_IGN)
+    refuse_large_huge_pages()
     _collect_young_garbage_only()
     start_spare()
     trio.run(_serve, spec, on_ready, clock=RunningClock())
