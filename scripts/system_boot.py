@@ -20,6 +20,7 @@ def prepare() -> None:
         ("proc", "/proc"),
         ("sysfs", "/sys"),
         ("devtmpfs", "/dev"),
+        ("tmpfs", "/dev/shm"),
         ("tmpfs", "/tmp"),
         ("tmpfs", "/run"),
     ):

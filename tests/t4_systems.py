@@ -17,7 +17,7 @@ def test_the_check_of_a_system_passes_here_and_counts_a_planted_fault(machine: M
     )
     assert done.returncode == 0, done.stdout + done.stderr
     _, _, pool, fault, result = done.stdout.splitlines()
-    assert pool.split()[:4] == ["pool", "960", "0", "960"]
-    assert fault.split()[:5] == ["planted", "fault", "480", "1", "480"]
+    assert pool.split()[:4] == ["pool", "480", "0", "480"]
+    assert fault.split()[:5] == ["planted", "fault", "240", "1", "240"]
     assert fault.endswith("fails, as it must")
     assert result == "2 of 2 rows ok"
