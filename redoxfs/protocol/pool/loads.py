@@ -76,7 +76,8 @@ class Loads(PoolState):
         The need is the mean over the samples of (pace of the class / (1 + its residents))², the pace being how often
         the class is asked. The square keeps the poorest classes better stocked than the plain inverse (0.37 instead of
         0.45 % of opens wait at 1 % of memory); the cube does no better. A chunk that waits for its last samples has no
-        need.
+        need. Where a pass has ended a lap, chunks have samples in memory that had no turn in it. The mean is then over
+        those that come: such a chunk would else be late in this lap as it was in that.
         Where all samples of all chunks are fresh, as is usual, their places are not looked up.
         """
         rows = self._cells[chunks]
@@ -108,8 +109,12 @@ class Loads(PoolState):
         wanted, marked = wanted & has_room, marked & has_room
         need = self._pace.of_class.take(classes) / (stock + np.float32(1))
         need *= need
-        need *= wanted | marked
-        of_chunk: Floats = need.sum(axis=1) * self._weight_array.take(chunks)
+        comes = wanted | marked
+        need *= comes
+        weight = self._weight_array.take(chunks)
+        if self._cut:
+            weight = 1 / np.maximum(1, np.count_nonzero(comes, axis=1)).astype(np.float32)
+        of_chunk: Floats = need.sum(axis=1) * weight
         of_chunk[waits] = 0
         return rows, wanted, marked, of_chunk
 

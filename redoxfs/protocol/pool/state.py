@@ -138,6 +138,8 @@ class PoolState:
         self._passes: Passes | None = None
         # By class.
         self._pass_of: list[Pass] | None = None
+        # Trees whose lap began when the one before had samples left.
+        self._cut: set[int] = set()
         # Reserved samples that had their turn in this lap: their paths begin another pass.
         self._ahead: set[int] = set()
 
@@ -263,6 +265,7 @@ class PoolState:
         self._lap[:] = turns.laps
         self._given_before = turns.given
         self._ahead.clear()
+        self._cut.clear()
         self._reserved.clear()
         self._lend(-self._lent_bytes)
         self._free_bytes = self._capacity_bytes
@@ -468,6 +471,7 @@ class PoolState:
         """The laps of a tree are over, whatever had no turn. Each class begins the next one at its next request."""
         assert self._passes is not None
         tree.lap = int(self._lap[tree.classes].max(initial=0)) + 1
+        self._cut.discard(tree.number)
         self._passes.keep(tree)
 
     def _begin_lap_of_pass(self, cls: int, tree: Pass) -> None:
@@ -475,6 +479,8 @@ class PoolState:
         passes, queues = self._passes, self._queues
         assert passes is not None
         held = passes.in_pass_array[queues.members(cls)]
+        if not queues.is_over(cls):
+            self._cut.add(tree.number)
         if queues.is_over(cls) and cls not in self._reserved and not held.any():
             self._begin_lap(cls)
         else:
