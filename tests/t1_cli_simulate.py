@@ -76,6 +76,20 @@ def test_related_has_the_setting_and_a_row_for_each_system(capfd: pytest.Capture
     assert found["rows"][1]["displacement"] is None
 
 
+def test_passes_read_each_chunk_about_once_whatever_jobs_leave_out(capfd: pytest.CaptureFixture[str]) -> None:
+    jobs = ["whole", "drop_last", "10 % left out", "the same order", "broken off"]
+    words = [word for job in jobs for word in ("--job", job)]
+    assert run("passes --files 8000 --classes 10 --chunk-size 16 --json", *words) == 0
+    rows = json.loads(capfd.readouterr().out)
+    assert [row["job"] for row in rows] == jobs
+    assert all(row["twice"] == 0 and 9 < row["bytes_a_sample"] < 10 for row in rows)
+    assert all(row["single_reads"] < 0.005 for row in rows)
+    assert [row["opens_share"] for row in rows] == [1, 0.99225, 0.9, 1, 1.5]
+    *read, broken_off = (row["loads_per_chunk"] for row in rows)
+    assert read == pytest.approx([1] * 4, abs=0.05)
+    assert 1.5 < broken_off < 1.65
+
+
 def test_epoch_times_has_each_way_and_what_limits_it(capfd: pytest.CaptureFixture[str]) -> None:
     rows = told("epoch-times --files 3000 --setting 1k-3xp100", capfd)
     of = {(row["model"], row["way"]): row for row in rows}
@@ -106,6 +120,7 @@ def test_quick_simulates_fewer_files(capfd: pytest.CaptureFixture[str]) -> None:
     "line",
     [
         "related --files 3000 --classes 10 --system coordl --system shade --system slot",
+        "passes --files 2000 --classes 10 --job drop_last",
         "breakdown --files 3000",
         "policies --files 2000 --classes 10 --policy slot",
         "chunk-size --files 300 --classes 2",

@@ -4,6 +4,7 @@
     python scripts/research/simulate.py chunk-size      loads, bytes and epoch time over the chunk size (§5.5)
     python scripts/research/simulate.py remote-memory   how much of a memory limit remote chunks use, and save (§5.4)
     python scripts/research/simulate.py randomness      the bound of §4, and measured shuffle quality
+    python scripts/research/simulate.py passes          what exact epochs cost jobs that leave files out or break off
     python scripts/research/simulate.py epoch-times     epoch times of the paper's nine settings, in virtual time (§5.2)
     python scripts/research/simulate.py related         storage, network, memory and shuffle of 17 systems (§2.2)
 
@@ -26,6 +27,7 @@ import breakdown
 import chunk_size
 import epoch_settings
 import epoch_times
+import passes
 import plots
 import randomness
 import related
@@ -181,6 +183,32 @@ def _randomness(given: argparse.Namespace) -> None:
     _print_rows(f"shuffle quality, {given.files:,} files of {given.classes:,} classes", columns, rows)
 
 
+def _passes(given: argparse.Namespace) -> None:
+    dataset = Dataset(given.files, given.classes, chunk_size=given.chunk_size, resident=given.resident, seed=given.seed)
+    jobs = given.jobs or list(passes.JOBS)
+    rows = _gathered(passes.passes(dataset, jobs=jobs), len(jobs))
+    if given.json:
+        _print_json([asdict(row) for row in rows])
+        return
+    columns: list[Column[passes.Row]] = [
+        ("job", lambda row: row.job),
+        ("opens per file", lambda row: f"{row.opens_share:.4f}"),
+        ("loads per chunk", lambda row: f"{row.loads_per_chunk:.4f}"),
+        ("samples read per open", lambda row: f"{row.reads_per_open:.4f}"),
+        ("read singly, of 1,000 opens", lambda row: f"{1000 * row.single_reads:.3f}"),
+        ("waited, of 1,000 opens", lambda row: f"{1000 * row.demand_load_share:.3f}"),
+        ("twice", lambda row: f"{row.twice}"),
+        ("rank correlation", lambda row: f"{row.rank_correlation:+.4f}"),
+        ("bytes a sample", lambda row: f"{row.bytes_a_sample:.1f}"),
+    ]
+    _print_rows(
+        f"epochs of {given.files:,} files of {given.classes:,} classes, chunks of {given.chunk_size}, memory for "
+        f"{given.resident:.3g} of the files",
+        columns,
+        rows,
+    )
+
+
 def _related(given: argparse.Namespace) -> None:
     if given.files < max(BATCH, given.nodes * given.chunk_size):
         raise UsageError(f"--files {given.files} is less than a batch of {BATCH}, or than a chunk for each node")
@@ -328,6 +356,11 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--resident", dest="residents", metavar="SHARE", type=values.share, action="append", help="(25%%, 10%%, 2%%)"
     )
+    made = table("passes", _passes)
+    classes(made)
+    share(made, 0.1)
+    made.add_argument("--chunk-size", metavar="N", type=values.chunk_size, default=64, help="(%(default)s)")
+    made.add_argument("--job", dest="jobs", choices=passes.JOBS, action="append", help="may be repeated (all)")
     made = table("epoch-times", _epoch_times, None)
     made.add_argument("--setting", dest="settings", choices=epoch_settings.SETTINGS, action="append", help="(all)")
     made.add_argument("--way", dest="ways", choices=epoch_times.NAMES, action="append", help="may be repeated (all)")
