@@ -86,6 +86,8 @@ class Draws:
         self._process = os.getpid()
         self._token = secrets.randbits(63)
         self._number = 0
+        # Of the last block; and the lap that the next request ends.
+        self._lap = self._ended = 0
         self._block: list[int] = []
         # A request is kept until its answer was read, so that an error or a signal meanwhile loses no block.
         self._request: bytes | None = None
@@ -101,6 +103,22 @@ class Draws:
 
     def __del__(self) -> None:
         self._hang_up()
+
+    def begin_epoch(self) -> None:
+        """An epoch begins that this process shares with others. What is left of the last one has no turn.
+
+        Each of them says so before its first draw. Of a new process it is not known whether it begins an epoch, or goes
+        on in one.
+        """
+        if self._process != os.getpid():
+            self._hang_up()
+            self._begin_anew()
+        if self._request is not None:
+            # It must not be drawn after the others have begun.
+            self._answer(self._request)
+            self._request = None
+        self._block.clear()
+        self._ended = self._lap
 
     def next(self, left: int) -> int:
         """The next index, of ``left`` that this process draws in the epoch."""
@@ -122,7 +140,9 @@ class Draws:
     def _next_request(self, count: int) -> bytes:
         self._number += 1
         known = self._known
-        return json.dumps([self._token, self._number, count, known.classes, known.identity]).encode()
+        ended, self._ended = self._ended, 0
+        asked = [self._token, self._number, count, known.classes, known.identity]
+        return json.dumps([*asked, ended] if ended else asked).encode()
 
     def _ask_ahead(self, count: int) -> None:
         """Ask, and read the answer later."""
@@ -136,8 +156,13 @@ class Draws:
         answering, self._answering = self._answering, None
         if answering is not None:
             with answering, suppress(OSError, ValueError):
-                return _samples_in(answer_of(answering, TIMEOUT_S))
+                return self._drawn_in(answer_of(answering, TIMEOUT_S))
         return self._ask(request)
+
+    def _drawn_in(self, answer: dict[str, Any]) -> npt.NDArray[np.int32]:
+        # A daemon that is older than this package says none.
+        self._lap = int(answer.get("lap", 0))
+        return _samples_in(answer)
 
     def _hang_up(self) -> None:
         if self._answering is not None:
@@ -147,7 +172,7 @@ class Draws:
         """The answer to ``request``. The same request has the same answer, also from a daemon that took over."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return _samples_in(ask_daemon(self._mount, "draw", request, TIMEOUT_S))
+                return self._drawn_in(ask_daemon(self._mount, "draw", request, TIMEOUT_S))
             except CommandError as error:
                 # It died in the middle of an answer, perhaps; then the next attempt waits for another daemon.
                 if attempt == ATTEMPTS or not isinstance(error, DaemonError):

@@ -207,7 +207,7 @@ class RedoxSampler(Sampler[int]):
 
     With several ranks, each rank has a sampler, and the ranks on a mount draw from one lap. Each gets equally many
     indices. Where samples are left over, ranks that would have one less repeat one of theirs; with ``drop_last`` the
-    rest comes in the next epoch.
+    rest is left out. From the second iteration on, an epoch begins with a new lap, whatever the last one had left.
 
     Where no mount is, the order is a random permutation by ``seed`` and epoch, as DistributedSampler's.
 
@@ -303,6 +303,7 @@ class RedoxSampler(Sampler[int]):
     def _drawn(self, count: int) -> Iterator[int]:
         assert self._draws is not None
         if self.num_replicas > 1:
+            self._draws.begin_epoch()
             for left in range(count, 0, -1):
                 yield self._draws.next(left)
             return

@@ -207,6 +207,36 @@ def test_several_classes_end_their_laps_together(catalog: Catalog) -> None:
     trio.run(main)
 
 
+@pytest.mark.parametrize("memory_samples", [40, 200])
+def test_ranks_end_a_lap_that_has_samples_left_once(catalog: Catalog, memory_samples: int) -> None:
+    """As after an epoch that left some out, and one that was broken off early, with or without memory for all."""
+
+    async def main() -> None:
+        async with running(catalog, HeldStore(), memory_samples) as (node, drawing):
+            identity = (await drawing.samples(b""))["identity"]
+            numbers, lap, files = itertools.count(), 0, sum(SPLITS.values())
+            for epoch, count in enumerate([files - 1, 10, files, 30, files, files]):
+                served: list[int] = []
+                ended = dict.fromkeys(range(3), lap)
+                for rank in itertools.cycle(ended):
+                    asked = [rank, next(numbers), 1, [0, 1], identity, ended[rank]]
+                    answer = await drawing.draw(json.dumps(asked).encode())
+                    ended[rank], lap = 0, answer["lap"]
+                    served += samples_in(answer)
+                    assert await whole(node, catalog, served[-1]) == served[-1]
+                    if len(served) == count:
+                        break
+                assert len(set(served)) == count, epoch
+                assert lap == epoch + 1
+                laps = node.stats()["laps"].values()
+                assert ({each["number"] for each in laps}, sum(each["turns"] for each in laps)) == ({lap}, count)
+            stats = node.stats()
+            assert stats["samples_reread"] == stats["errors"] == 0
+            assert stats["memory_used_bytes"] <= stats["memory_limit_bytes"]
+
+    trio.run(main)
+
+
 def test_the_files_of_a_dataset_are_found_by_inode(catalog: Catalog) -> None:
     async def main() -> None:
         async with running(catalog, HeldStore()) as (_, drawing):

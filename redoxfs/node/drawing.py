@@ -13,6 +13,10 @@ checkpoint has the last block of each sampler.
 Where a dataset has samples of several classes, such as two splits, those in the lowest lap are drawn from, each as
 often as it has samples left. So all of them end their laps together.
 
+Ranks that share an epoch say in which lap the last one was. The first of them that comes again ends this lap, if a job
+broke off or left samples out, and the others find another lap. So they need no agreement, and no daemon has to remember
+who came. Rejected: to begin a lap for each epoch that is told. A daemon that dies between two ranks begins two.
+
 Called from the node's task alone.
 """
 
@@ -118,10 +122,11 @@ class Drawing:
         """The next samples of the order.
 
         They are at least one, and may be fewer than asked for. ``data`` is JSON of a token, a number, how many, the
-        classes, and the identity that `samples` returned. Raises ValueError.
+        classes, the identity that `samples` returned, and the lap to end or 0. ``lap`` is that of the last sample.
+        Raises ValueError.
         """
         self._check()
-        token, number, count, classes, identity = _parsed(data)
+        token, number, count, classes, identity, ended = _parsed(data)
         if identity != self._identity:
             raise ValueError("the files of the mount have changed; make the sampler anew")
         if len(classes) > len(self._size) or max(classes) >= len(self._size):
@@ -132,9 +137,23 @@ class Drawing:
             await trio.sleep_forever()
         block = node.blocks.find(token, number)
         if block is None:
+            if ended:
+                self._end_lap(np.array(classes), ended)
             block = [self._draw(token, number, classes) for _ in range(min(count, self._most()))]
             node.checkpoint_if_due()
-        return {"samples": base64.b64encode(np.array(block, "<i4").tobytes()).decode()}
+        lap = node.plan.policy.lap_of(block[-1])
+        return {"samples": base64.b64encode(np.array(block, "<i4").tobytes()).decode(), "lap": lap}
+
+    def _end_lap(self, classes: npt.NDArray[np.integer], lap: int) -> None:
+        """End a lap of ``classes``, unless another one has begun: what is left of it has no turn."""
+        if self._given != self._node.given:
+            self._count()
+        if self._lap[classes].min() != lap:
+            return
+        classes = classes[self._lap[classes] == lap]
+        self._node.skip_lap(classes.tolist(), lap)
+        self._left[classes] = self._size[classes]
+        self._lap[classes] += 1
 
     def _most(self) -> int:
         """The most samples of a block, so that what is drawn ahead stays in memory."""
@@ -177,17 +196,19 @@ class Drawing:
             raise ValueError("this mount serves no sampler; mount with --classes sampler")
 
 
-_EXPECTED = "expected a token, a number, a count, the numbers of classes, and the identity of the files"
+_EXPECTED = "expected a token, a number, a count, the numbers of classes, the identity of the files, and a lap"
 
 
-def _parsed(data: bytes) -> tuple[int, int, int, list[int], str]:
+def _parsed(data: bytes) -> tuple[int, int, int, list[int], str, int]:
     """Raises ValueError."""
     try:
-        token, number, count, classes, identity = json.loads(data)
-        if not all(type(each) is int for each in (token, number, count, *classes)):
+        token, number, count, classes, identity, *more = json.loads(data)
+        # Samplers of before this version do not say a lap.
+        (lap,) = more or (0,)
+        if not all(type(each) is int for each in (token, number, count, lap, *classes)):
             raise ValueError
         if not (0 <= token < 1 << 63 and 0 <= number < 1 << 62 and count > 0 and classes and min(classes) >= 0):
             raise ValueError
     except (ValueError, TypeError, RecursionError):
         raise ValueError(_EXPECTED) from None
-    return token, number, count, classes, identity
+    return token, number, count, classes, identity, lap

@@ -80,6 +80,7 @@ from redoxfs.protocol import (
     Message,
     Opened,
     Pending,
+    PoolPolicy,
     Served,
     SharedServingPolicy,
     numbers_of,
@@ -358,6 +359,15 @@ class Node:
         if not self.binding.is_bound(sample):
             self.memory.rest(sample)
         return sample
+
+    def skip_lap(self, classes: Sequence[int], lap: int) -> None:
+        """What is left of a lap of ``classes`` has no turn: samplers begin the next."""
+        policy = self._plan.policy
+        assert isinstance(policy, PoolPolicy)
+        for cls in classes:
+            self.void(policy.skip(cls, lap + 1), ())
+        # It has no entry in the journal.
+        self.checkpoint()
 
     @property
     def blocks(self) -> Blocks:

@@ -191,6 +191,8 @@ class PoolPolicy(Loads, ServingPolicy):
         self._chunks.file_all(touched)
         self._run_over(cls)
         self._begin_lap(cls)
+        if self._progress is not None:
+            self._progress.count_again()
         return let_go
 
     # Turns
