@@ -2,17 +2,18 @@
 
 A mount counts opens, and cannot know that a job left out its last batch, looked at a few files first, or broke an epoch
 off. Who begins an epoch knows. One process of the job tells it, while no other one reads: with several ranks, rank 0
-between two barriers.
+between two barriers. Or each rank tells it before it reads, with its number (`tell_epoch`, for `redoxfs.torch`).
 
 This module stands above the rooms, as any program that uses redoxfs does.
 """
 
+import json
 import os
 from pathlib import Path
 
 from redoxfs.launch.control import ask_daemon
 from redoxfs.launch.errors import CommandError
-from redoxfs.launch.path_status import our_mount_at
+from redoxfs.launch.path_status import PathStatus, our_mount_at
 from redoxfs.linux.mount_table import mount_of, read_mounts
 
 TIMEOUT_S = 30.0
@@ -40,3 +41,22 @@ def epoch(path: str | os.PathLike[str], tree: str | None = None) -> bool:
     except CommandError as error:
         raise EpochError(str(error)) from None
     return bool(answer["begun"])
+
+
+def tree_of(mount: PathStatus, folder: str) -> str | None:
+    """The class tree that the files in ``folder`` are of; None: it is not known, or has no passes.
+
+    Raises CommandError.
+    """
+    tree: str | None = ask_daemon(mount, "epoch-tree", os.fsencode(os.path.relpath(folder, mount.path)), TIMEOUT_S)[
+        "tree"
+    ]
+    return tree
+
+
+def tell_epoch(mount: PathStatus, tree: str, number: int | None, ranks: int, rank: int) -> None:
+    """An epoch of ``tree`` begins, of one of so many ranks. The first of them begins the pass.
+
+    ``number``: of the epoch, if the job counts. Raises CommandError.
+    """
+    ask_daemon(mount, "epoch-of-rank", json.dumps([tree, number, ranks, rank]).encode(), TIMEOUT_S)

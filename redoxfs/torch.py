@@ -15,6 +15,10 @@ looks up its number in `.redoxfs/batches` before it opens any file. So a dataset
 number of threads. Nothing is added to a batch. A worker ends as soon as its training process has ended, so it takes no
 turn of the next job.
 
+A loader also knows when an epoch begins, and tells the mount just before its first batch is asked for: all workers have
+then ended the epoch before. The rest of a loaded epoch is not told, nor an epoch of a loader that begins while another
+one reads the same files.
+
 Rejected: counting opens, since a dataset may open any number of files for a sample; recording the files of each index,
 since any file of the class may answer an open.
 
@@ -48,6 +52,7 @@ except ModuleNotFoundError:
     raise ModuleNotFoundError("PyTorch is not installed here; to install it: pip install torch") from None
 from torch.utils.data import DataLoader, IterableDataset, Sampler, Subset
 
+from redoxfs.epochs import tell_epoch, tree_of
 from redoxfs.launch.control import ask_daemon
 from redoxfs.launch.errors import CommandError
 from redoxfs.launch.path_status import PathStatus, our_mount_at
@@ -74,7 +79,9 @@ def track(loader: Loader, root: str | os.PathLike[str]) -> Loader:
     Args:
         loader: a DataLoader of a map-style dataset, a StatefulDataLoader, or one that accelerate has prepared. With
             several ranks, the loader of this rank.
-        root: a path in the mount that the dataset reads. If no mount is there, only the batches resume.
+        root: a path in the mount that the dataset reads. If no mount is there, only the batches resume. The mount is
+            told when an epoch begins. If several class trees lie below ``root``, that needs a dataset whose files are
+            known, as `RedoxSampler` knows them: it is told of the tree of the first file.
 
     Returns:
         ``loader`` itself.
@@ -107,6 +114,7 @@ def track(loader: Loader, root: str | os.PathLike[str]) -> Loader:
     len(inner._index_sampler)
     tracker = _Tracker(inner, _mount_at(root))
     tracker.check()
+    tracker.find_tree(root)
     _derive(inner, "_index_sampler", _ordered)
     _derive(inner, "_get_iterator", _watching)
     _derive(loader, "__iter__", _counting)
@@ -370,6 +378,7 @@ class _Tracker:
         self.batch_size, self.drop_last = inner.batch_size, bool(inner.drop_last)
         self._has_workers, self._is_single = inner.num_workers > 0, not inner._auto_collation
         self.mount = mount
+        self._tree: str | None = None
         self.pending: list[Batch] | None = None
         self._token = secrets.randbelow(10**18)
         self._marks = None if mount is None else f"{mount.path}/.redoxfs/batches/{self._token}"
@@ -396,6 +405,18 @@ class _Tracker:
                 ) from None
             raise ResumeError(f"{self.mount.path}: it does not take the numbers of batches: {error.strerror}") from None
 
+    def find_tree(self, root: str | os.PathLike[str]) -> None:
+        """The class tree of which epochs are told."""
+        inner = self._inner()
+        if self.mount is None or inner is None:
+            return
+        # A daemon that is older than this package does not know the verb.
+        with suppress(CommandError):
+            self._tree = tree_of(self.mount, os.path.realpath(root))
+            folder = None if self._tree is not None else _folder_of(inner.dataset)
+            if folder is not None and Path(folder).is_relative_to(self.mount.path):
+                self._tree = tree_of(self.mount, folder)
+
     def begin(self, iterator: Any) -> int:
         """An iteration begins; its number."""
         self._iteration += 1
@@ -414,6 +435,7 @@ class _Tracker:
             pending = [[index] if self._is_single else list(index) for index in islice(sampler, most + 1)]
             if len(pending) > most:
                 raise ResumeError(f"the sampler has more than {most:,} batches, and its length is {len(sampler):,}")
+            self._tell_epoch(getattr(sampler, "sampler", sampler))
         self._batches = pending
         for number, batch in enumerate(pending):
             self.drawn = number + 1
@@ -423,6 +445,30 @@ class _Tracker:
             else:
                 _mark(self._marks, iteration, number)
                 yield index
+
+    def _tell_epoch(self, sampler: Any) -> None:
+        """An epoch begins, and no file was opened for it yet."""
+        if self.mount is None or self._tree is None or any(map(self._is_beside, _trackers)):
+            return
+        ranks = _Ranks(None)
+        number, world, rank = (getattr(sampler, name, None) for name in ("epoch", "num_replicas", "rank"))
+        if type(world) is not int or type(rank) is not int:
+            world, rank = ranks.world, ranks.rank
+        try:
+            tell_epoch(self.mount, self._tree, number if type(number) is int else None, world, rank)
+        except CommandError as error:
+            warnings.warn(f"{error}; it has to find out where the epoch began", stacklevel=2)
+
+    def _is_beside(self, other: "_Tracker") -> bool:
+        """Whether another loader is in the middle of an epoch of the same tree."""
+        return (
+            other is not self
+            and other._tree == self._tree
+            and other._running is not None
+            and other._running() is not None
+            and other._yielded < len(other._batches or ())
+            and _identity(other.mount) == _identity(self.mount)
+        )
 
     def has_yielded(self, iteration: int, batches: int) -> None:
         if iteration == self._iteration:
@@ -696,6 +742,15 @@ def _mount_at(root: str | os.PathLike[str]) -> PathStatus | None:
         raise ResumeError(str(error)) from None
 
 
+def _folder_of(dataset: Any) -> str | None:
+    """The directory of the first file of ``dataset``, if its files are known."""
+    # Datasets of all kinds come here, and their attributes may be anything.
+    with suppress(Exception):
+        first = _files_of(dataset)[0]
+        return os.path.realpath(os.path.dirname(first if isinstance(first, (str, os.PathLike)) else first[0]))
+    return None
+
+
 def _ask(mount: PathStatus, verb: str, data: bytes) -> dict[str, Any]:
     """Raises ResumeError."""
     try:
@@ -714,8 +769,9 @@ def _without(mount: PathStatus, path: bytes, turns: bytes) -> str:
     return base64.b64encode(Path(os.fsdecode(path)).read_bytes()).decode()
 
 
-def _identity(mount: PathStatus) -> tuple[str, str]:
+def _identity(mount: PathStatus | None) -> tuple[str, str]:
     """Identifies a mount: equal for all ranks that read it."""
+    assert mount is not None
     assert mount.mount is not None
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip(), mount.mount.device
 

@@ -1,5 +1,6 @@
-"""The verb by which a script tells that an epoch begins, with a policy that has passes and with one that has none."""
+"""The verbs by which scripts tell that an epoch begins, with a policy that has passes and with one that has none."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,3 +58,69 @@ def test_a_tree_that_is_not_there_is_named(passes: bool) -> None:
     with pytest.raises(ValueError, match="'test' is not a class tree of this mount; its class trees: train, val"):
         trio.run(epochs.begin, b"test")
     assert not node.checkpoints
+
+
+def begun_by(words: str) -> list[int]:
+    """How many passes had begun after each of the words: the number of an epoch, "of", the number of ranks, ".", and
+    the rank."""
+    epochs, node = told()
+    counts = []
+    for word in words.split():
+        number, _, of_ranks = word.partition("of")
+        ranks, rank = of_ranks.split(".")
+        data = json.dumps(["train", None if number == "-" else int(number), int(ranks), int(rank)]).encode()
+        assert trio.run(epochs.begin_of_rank, data) == {"begun": True}
+        counts.append(epochs.told)
+    assert node.plan.policy.begun == [0] * epochs.told
+    assert len(node.checkpoints) == epochs.told
+    return counts
+
+
+def test_the_first_rank_of_an_epoch_begins_its_pass_and_the_others_join_it() -> None:
+    assert begun_by("0of3.0 0of3.2 0of3.1  1of3.1 1of3.0 1of3.2") == [1, 1, 1, 2, 2, 2]
+    assert begun_by("-of2.0 -of2.1 -of2.1 -of2.0 -of2.0") == [1, 1, 2, 2, 3]
+    assert begun_by("-of1.0 -of1.0") == [1, 2], "an epoch is told again each time"
+
+
+def test_ranks_of_another_job_or_epoch_join_nobody() -> None:
+    assert begun_by("5of2.0 6of2.1 6of2.0") == [1, 2, 2], "the first one was broken off"
+    assert begun_by("5of2.0 5of3.1 5of3.0 5of3.2") == [1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "data", [b"[", b"[]", b'["train", null, 2, 2]', b'["train", 1.5, 2, 0]', b'["train", null, 1, -1]', b"[7, 0, 1, 0]"]
+)
+def test_a_rank_that_says_something_else_is_refused(data: bytes) -> None:
+    epochs, _ = told()
+    with pytest.raises(ValueError, match="expected a class tree, the number of an epoch or null"):
+        trio.run(epochs.begin_of_rank, data)
+    with pytest.raises(ValueError, match="'test' is not a class tree"):
+        trio.run(epochs.begin_of_rank, b'["test", null, 1, 0]')
+
+
+@pytest.mark.parametrize(
+    ("trees", "folder", "tree"),
+    [
+        (TREES, "train", "train"),
+        (TREES, "train/cat", "train"),
+        (TREES, "training", None),
+        (TREES, ".", None),
+        (["train"], ".", "train"),
+        (["."], ".", "."),
+        (["."], "cat", "."),
+        ([".", "train"], "train/cat", "train"),
+        ([".", "train"], "cat", "."),
+        ([".", "train"], ".", None),
+        (["data/train", "data/val", "more/val"], "data", None),
+        (["data/train", "data/val", "more/val"], "more", "more/val"),
+        (["a", "a/b"], "a/b/c", "a/b"),
+    ],
+)
+def test_the_tree_of_a_loader_is_that_of_its_directory(trees: Any, folder: str, tree: str | None) -> None:
+    _, node = told()
+    assert trio.run(ToldEpochs(node, trees).tree_of, folder.encode()) == {"tree": tree}
+
+
+def test_a_policy_that_cannot_begin_passes_has_no_tree_to_tell_of() -> None:
+    node: Any = SimpleNamespace(plan=SimpleNamespace(policy=object()))
+    assert trio.run(ToldEpochs(node, TREES).tree_of, b"train") == {"tree": None}

@@ -5,6 +5,7 @@ import doctest
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -126,6 +127,111 @@ def test_a_state_between_epochs_begins_a_whole_epoch(make: Make, mounted: Machin
     redoxfs.torch.load_state_dict(loader, state)
     assert_each_once(names_in(loader))
     assert mounted.stats()["turns"] == 2 * FILES
+
+
+def test_an_epoch_is_told_when_it_begins_and_the_rest_of_a_loaded_one_is_not(make: Make, mounted: Machine) -> None:
+    told = []
+    loader = make()
+    for _ in range(2):
+        assert_each_once(names_in(loader))
+        told.append(mounted.stats()["epochs_told"])
+    batches = iter(loader)
+    trained = names_in(next(batches) for _ in range(11))
+    state = redoxfs.torch.state_dict(loader)
+    del batches
+    # What was broken off leaves no trace.
+    assert_each_once(names_in(loader))
+    told.append(mounted.stats()["epochs_told"])
+    redoxfs.torch.load_state_dict(loader, state)
+    assert_each_once(trained + names_in(loader))
+    told.append(mounted.stats()["epochs_told"])
+    assert_each_once(names_in(loader))
+    assert [*told, mounted.stats()["epochs_told"]] == [1, 2, 4, 4, 5]
+
+
+def test_an_epoch_is_told_of_its_own_tree(
+    machine: Machine, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The validation in the middle of an epoch begins none of training."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(machine.environment["XDG_RUNTIME_DIR"]))
+    for name in ("train", "val"):
+        (tmp_path / "both" / name).parent.mkdir(exist_ok=True)
+        shutil.copytree(source, tmp_path / "both" / name)
+    machine.ok("mount", tmp_path / "both", machine.mnt, *OPTIONS)
+
+    def begun() -> tuple[int, ...]:
+        stats = machine.stats()
+        return (stats["epochs_told"], *(stats["passes"][tree]["opens"] for tree in ("train", "val")))
+
+    training, validation = (loader_of(machine.mnt / tree) for tree in ("train", "val"))
+    batches = iter(training)
+    names = names_in(next(batches) for _ in range(20))
+    names_in(validation)
+    assert begun() == (2, 80, FILES)
+    next(iter(validation))
+    assert begun() == (3, 80, BATCH)
+    assert_each_once(names + names_in(batches))
+    # Where several trees lie, the files of the dataset tell, if they are known.
+    data: Any = Files(str(machine.mnt / "val"))
+    next(iter(redoxfs.torch.track(DataLoader(data), machine.mnt)))
+    assert begun()[0] == 3
+    data.files = data._paths
+    next(iter(redoxfs.torch.track(DataLoader(data), machine.mnt)))
+    assert begun()[0] == 4
+
+
+def test_epochs_that_drop_the_last_batch_resume_to_the_sample(mounted: Machine) -> None:
+    """No state warns of samples that come again."""
+
+    def make() -> Any:
+        options = {"batch_size": 16, "shuffle": True, "drop_last": True, "collate_fn": list, **AHEAD}
+        return redoxfs.torch.track(DataLoader(Files(os.fspath(mounted.mnt)), **options), mounted.mnt)
+
+    loader = make()
+    for yielded in (3, 0, 6, 1, 5):
+        batches = iter(loader)
+        trained = names_in(next(batches) for _ in range(yielded))
+        state = redoxfs.torch.state_dict(loader)
+        next(batches)
+        del batches, loader
+        loader = make()
+        redoxfs.torch.load_state_dict(loader, state)
+        trained += names_in(loader)
+        assert len(trained) == len({*trained}) == FILES // 16 * 16
+
+
+def test_ten_epochs_with_drop_last_have_as_many_samples_as_those_of_a_plain_directory(
+    mounted: Machine, source: Path
+) -> None:
+    """A training that knows nothing of redoxfs."""
+
+    def trained(root: Path) -> list[tuple[int, int]]:
+        """By epoch: how many samples, and how many different ones, the model was trained on."""
+        torch.manual_seed(2)
+        loader = DataLoader(Files(os.fspath(root)), batch_size=16, shuffle=True, drop_last=True)
+        model, counts = torch.nn.Linear(1, 2), []
+        for _ in range(10):
+            samples: list[str] = []
+            for names in loader:
+                samples += names
+                numbers, labels = ([number(name) for name in names] for number in (number_of, label_of))
+                loss = torch.nn.functional.cross_entropy(model(torch.tensor(numbers)[:, None]), torch.tensor(labels))
+                with torch.no_grad():
+                    slopes = torch.autograd.grad(loss, [model.weight, model.bias])
+                    model.weight -= 1e-4 * slopes[0]
+                    model.bias -= 1e-4 * slopes[1]
+            counts.append((len(samples), len({*samples})))
+        return counts
+
+    def number_of(name: str) -> float:
+        return float(name.partition("/")[2])
+
+    def label_of(name: str) -> int:
+        return int(name[len("class")])
+
+    of_directory = trained(source)
+    assert trained(mounted.mnt) == of_directory == [(FILES // 16 * 16,) * 2] * 10
+    assert mounted.stats()["redirected"] > 5 * FILES
 
 
 def test_a_loader_that_runs_returns_to_its_state(mounted: Machine) -> None:
@@ -255,6 +361,7 @@ def test_two_loaders_on_one_mount_resume_to_the_sample(mounted: Machine) -> None
     for loader, state in zip(resumed, states, strict=True):
         redoxfs.torch.load_state_dict(loader, state)
     assert_each_once(trained + names_in(resumed[0]) + names_in(resumed[1]))
+    assert mounted.stats()["epochs_told"] == 1, "the second loader began in the middle of an epoch"
 
 
 class Flawed:
@@ -377,6 +484,14 @@ def test_a_killed_job_trains_on_each_sample_once(mounted: Machine, tmp_path: Pat
     assert killed_runs(job, mounted.environment, iter([draws.uniform(0, 0.1)]), ranks) == 1
     for epoch in job.trained_on():
         assert_each_once(list(epoch.elements()))
+
+
+def test_ranks_on_one_mount_begin_each_epoch_once(mounted: Machine, tmp_path: Path) -> None:
+    job = Job(root=str(mounted.mnt), folder=str(tmp_path), ranks=2, workers=2, epochs=3)
+    assert killed_runs(job, mounted.environment, iter([])) == 0
+    for epoch in job.trained_on():
+        assert_each_once(list(epoch.elements()))
+    assert mounted.stats()["epochs_told"] == 3
 
 
 def test_a_killed_job_on_two_nodes_trains_on_each_sample_once(machine: Machine, source: Path, tmp_path: Path) -> None:

@@ -305,6 +305,8 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
             "samples": drawing.samples,
             "draw": drawing.draw,
             "epoch": epochs.begin,
+            "epoch-of-rank": epochs.begin_of_rank,
+            "epoch-tree": epochs.tree_of,
         }
         if past is None:
             recent.forget(node.given)

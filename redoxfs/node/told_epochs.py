@@ -1,13 +1,21 @@
-"""Epochs that a script tells: a verb of the control socket.
+"""Epochs that a script tells: verbs of the control socket.
 
-    epoch    an epoch of a class tree begins now, of that with the name in the data; without data: of all
+    epoch          an epoch of a class tree begins now, of that with the name in the data; without data: of all
+    epoch-of-rank  an epoch of a rank begins; JSON of the tree, the number of the epoch or null, how many ranks, and
+                   which rank
+    epoch-tree     the tree to tell of, for a loader of the files in a directory
 
 A policy that has passes begins one, so the epoch has each sample once, whatever was opened before. Laps of other
-policies go on as they are; the answer says which it is. `redoxfs.epoch` is the client.
+policies go on as they are; the answer says which it is. `redoxfs.epoch` and `redoxfs.torch` are the clients.
+
+The ranks of a job need not agree. Each tells its epochs, and an epoch has each rank once: the first rank that comes
+again begins the next. Rejected: the number of the epoch alone. Many loaders have none, and a job that resumes has the
+same one again.
 
 Called in the node's task, between two requests.
 """
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,16 +25,47 @@ if TYPE_CHECKING:
 
 
 class ToldEpochs:
-    """The verb, and how often it began passes."""
+    """The verbs, and how often they began passes."""
 
     def __init__(self, node: "Node", trees: Sequence[str]) -> None:
         self._node = node
         self._trees = trees
         self.told = 0
+        # By tree: what all ranks of the present epoch say of it, and those that said so.
+        self._epochs: dict[int | None, tuple[list[Any], set[int]]] = {}
 
     async def begin(self, data: bytes) -> Mapping[str, Any]:
         """Begin a pass. ``begun`` is False if the policy has none. Raises ValueError for a tree that is not there."""
-        tree = self._tree_in(data)
+        return self._begin(self._tree_in(data))
+
+    async def begin_of_rank(self, data: bytes) -> Mapping[str, Any]:
+        """Begin a pass, or join that of the other ranks. Raises ValueError."""
+        name, *epoch, rank = _parsed(data)
+        tree = self._tree_in(os.fsencode(name))
+        of_epoch, ranks = self._epochs.get(tree, (epoch, {rank}))
+        if of_epoch == epoch and rank not in ranks:
+            ranks.add(rank)
+            return {"begun": True}
+        answer = self._begin(tree)
+        if answer["begun"]:
+            self._epochs[tree] = epoch, {rank}
+        return answer
+
+    async def tree_of(self, data: bytes) -> Mapping[str, Any]:
+        """``tree``: that which the directory ``data``, from the mountpoint on, lies in; else the only one in it.
+
+        None: there are several or none, or no passes to begin.
+        """
+        path = os.fsdecode(data)
+        around = [tree for tree in self._trees if tree == "." or f"{path}/".startswith(f"{tree}/")]
+        within = [tree for tree in self._trees if path == "." or tree.startswith(f"{path}/")]
+        if around and path != ".":
+            within = [max(around, key=lambda tree: 0 if tree == "." else len(tree))]
+        if len(within) != 1 or self._node.plan.passing is None:
+            return {"tree": None}
+        return {"tree": within[0]}
+
+    def _begin(self, tree: int | None) -> Mapping[str, Any]:
         if not self._node.plan.policy.begin_pass(tree):
             return {"begun": False}
         self.told += 1
@@ -46,3 +85,17 @@ class ToldEpochs:
     def stats(self) -> dict[str, int]:
         """``epochs_told``: since the daemon began."""
         return {"epochs_told": self.told}
+
+
+def _parsed(data: bytes) -> tuple[str, int | None, int, int]:
+    """Raises ValueError."""
+    try:
+        tree, epoch, ranks, rank = json.loads(data)
+        numbers = (ranks, rank) if epoch is None else (epoch, ranks, rank)
+        if type(tree) is not str or not all(type(each) is int for each in numbers) or not 0 <= rank < ranks:
+            raise ValueError
+    except (ValueError, TypeError, RecursionError):
+        raise ValueError(
+            "expected a class tree, the number of an epoch or null, the number of ranks, and a rank"
+        ) from None
+    return tree, epoch, ranks, rank

@@ -54,7 +54,7 @@ from redoxfs.launch.members import parse_nodes
 from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.rendezvous import _Caller, _Meeting, _nodes_in
 from redoxfs.launch.say import plain
-from redoxfs.node import checkpoint, drawing, opened_ahead, state
+from redoxfs.node import checkpoint, drawing, opened_ahead, state, told_epochs
 from redoxfs.node import control as node_control
 from redoxfs.node.recent import RecentTurns
 from redoxfs.objects import index as objects_index
@@ -775,6 +775,7 @@ class Control(Target):
         "redoxfs.node.control": ("_answer", "_parsed", "_call", "line", "data"),
         "redoxfs.node.drawing": ("_parsed", "samples"),
         "redoxfs.node.opened_ahead": ("turns_since", "take_back", "save_less"),
+        "redoxfs.node.told_epochs": ("_parsed", "begin_of_rank", "tree_of"),
         "redoxfs.node.state": ("load", "save", "save_turns", "hand_over", "decoded_whole"),
         "redoxfs.node.cluster.views": ("view",),
         "redoxfs.node.recent": ("since", "last"),
@@ -803,6 +804,8 @@ class Control(Target):
         ahead = opened_ahead.OpenedAhead(node, writer)
         draws: Any = drawing.Drawing(node, replace(catalog, verdict=replace(catalog.verdict, mode="sampler")), "id")
 
+        epochs = told_epochs.ToldEpochs(node, catalog.class_trees)
+
         async def of_draw(data: bytes) -> dict[str, Any]:
             drawing._parsed(data)
             return {}
@@ -824,6 +827,8 @@ class Control(Target):
             "state-take-back": ahead.take_back,
             "samples": draws.samples,
             "draw": of_draw,
+            "epoch-of-rank": epochs.begin_of_rank,
+            "epoch-tree": epochs.tree_of,
         }
         # Without grpc there are no other nodes.
         with contextlib.suppress(ImportError):
@@ -842,6 +847,7 @@ class Control(Target):
                 ("state-take-back", "", name + b"\0" + np.array([1, 1], "<i8").tobytes()),
                 ("samples", "", np.arange(12, dtype="<i8").tobytes()), ("draw", ".json", b'[7, 0, 1, [0, 1], "id"]'),
                 ("nodes", ".json", b'["a:1", "b:1"]'), ("nodes", ".json", b""),
+                ("epoch-of-rank", ".json", b'["train", null, 2, 1]'), ("epoch-tree", "", b"train/cat"),
             )
         ]  # fmt: skip
 
