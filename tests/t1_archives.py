@@ -22,10 +22,10 @@ from redoxfs.launch.archives import check_hidden, expanded, with_archives
 from redoxfs.launch.errors import SourceUnusableError, UsageError
 from redoxfs.launch.path_status import ArchiveFiles, path_status
 from redoxfs.packed import DamagedDatasetError
+from redoxfs.packed.archive_files import UnusableArchiveError
 from redoxfs.packed.archive_groups import apart, other_key, scattered, shares_stems
 from redoxfs.packed.archive_sets import sets_of
 from redoxfs.packed.archive_store import ArchiveStore, index_of, runs, size_for_classes
-from redoxfs.packed.archives import UnusableArchiveError
 from redoxfs.testing import CHUNK_SIZE, GROUPS, StoreTests, Subject, make_source
 
 # The tree
@@ -336,7 +336,7 @@ def torn(data: bytes) -> bytes:
     ("change", "error", "line"),
     [
         (cut, DamagedDatasetError, r"^a\.tar is truncated: the member at 1,024 ends beyond the 1,\d+ bytes"),
-        (torn, DamagedDatasetError, r"^a\.tar is damaged: the header at 1,024 is wrong$"),
+        (torn, DamagedDatasetError, r"^a\.tar is damaged: the header at 1,024 is wrong; to serve .*: --salvage$"),
         (lambda data: b"\x1f\x8b" + data, UnusableArchiveError, "is compressed with gzip.*unpack it: gunzip -k a.tar"),
         (lambda data: b"\x28\xb5\x2f\xfd" + data, UnusableArchiveError, "is compressed with zstd"),
         (lambda _: b"x" * 2000, UnusableArchiveError, r"^a\.tar is not a tar archive$"),
@@ -351,6 +351,26 @@ def test_an_archive_that_is_none_or_damaged_is_one_line(
     with pytest.raises(error, match=line) as raised:
         indexed(tmp_path, "a.tar")
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("change", "what"), [(cut, "truncated"), (torn, "damaged"), (lambda _: b"x" * 2000, "not")])
+def test_archives_with_a_fault_are_served_on_request_as_far_as_they_go(
+    tmp_path: Path, change: Callable[[bytes], bytes], what: str
+) -> None:
+    bad = tar_of(tmp_path / "s-0.tar", {"0.jpg": b"a" * 100, "1.jpg": b"b" * 900})
+    tar_of(tmp_path / "s-1.tar", {"2.jpg": b"c"})
+    bad.write_bytes(change(bad.read_bytes()[: 512 * 5]))
+    os.utime(bad, (LONG_AGO_S, LONG_AGO_S))
+    for read in (2, 0):
+        index = indexed(tmp_path, "s-0.tar", "s-1.tar", salvages=True)
+        kept = {} if what == "not" else {"0.jpg": b"a" * 100}
+        assert (files_of(tmp_path, index), index.read) == ({**kept, "2.jpg": b"c"}, read)
+        (line,) = index.said
+        assert line.startswith("salvaged: s-0.tar is ")
+        assert what in line
+    # What was kept of it is not for a mount that did not ask.
+    with pytest.raises((DamagedDatasetError, UnusableArchiveError), match=r"^s-0\.tar is"):
+        indexed(tmp_path, "s-0.tar", "s-1.tar")
 
 
 def test_what_is_odd_about_an_end_is_said(tmp_path: Path) -> None:
@@ -539,3 +559,6 @@ def test_an_archive_in_an_archive_that_is_damaged_is_named(tmp_path: Path) -> No
     tar_of(tmp_path / "all.tar", {"good.tar": inner, "bad.tar": inner[:512] + b"x" * 1024})
     with pytest.raises(DamagedDatasetError, match=r"^bad\.tar in all\.tar is damaged"):
         indexed(tmp_path, "all.tar")
+    index = indexed(tmp_path, "all.tar", salvages=True)
+    assert files_of(tmp_path, index) == {"good/a": b"x", "bad/a": b"x"}
+    assert index.said[0].startswith("salvaged: bad.tar in all.tar is damaged: the header at 1,024 is wrong; what")

@@ -10,6 +10,7 @@ from packs import opened
 
 from redoxfs.dataset import Tree
 from redoxfs.packed.archive_cache import ArchiveIndex
+from redoxfs.packed.archive_files import OnDisk
 from redoxfs.packed.archives import load_or_index
 
 LONG_AGO_S = 1_600_000_000
@@ -42,7 +43,8 @@ def indexed(folder: Path, *names: str, cache: Path | None = None, **options: obj
     """The index of archives in a folder, kept below it or in ``cache``."""
     load: Callable[..., ArchiveIndex] = load_or_index
     with opened(folder) as fd:
-        return load(str(folder), fd, [(name, name) for name in names], cache or folder / "cache", **options)
+        files = OnDisk(fd, [(name, name) for name in names])
+        return load(str(folder), files, cache or folder / "cache", **options)
 
 
 def files_of(folder: Path, found: ArchiveIndex) -> dict[str, bytes]:

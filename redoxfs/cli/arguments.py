@@ -585,17 +585,22 @@ VERBS = {name: add for verbs in _GROUPS.values() for name, add in verbs.items()}
 def _add_served(verb: Parser) -> None:
     group = verb.add_argument_group("what is served")
     _add_files(group)
-    verb.advanced(add_catalog_option(group), _add_archives(group))
+    verb.advanced(add_catalog_option(group), *_add_archives(group))
     verb.advanced(add_cache_options(group))
 
 
-def _add_archives(verb: "argparse._ActionsContainer") -> argparse.Action:
-    return verb.add_argument(
-        "--archives",
-        metavar="HOW",
-        choices=ARCHIVE_LAYOUTS,
-        help="tar archives: auto, tree, folders, or none, as the files that they are (default: auto)",
-    )
+def _add_archives(verb: "argparse._ActionsContainer") -> list[argparse.Action]:
+    return [
+        verb.add_argument(
+            "--archives",
+            metavar="HOW",
+            choices=ARCHIVE_LAYOUTS,
+            help="tar archives: auto, tree, folders, or none, as the files that they are (default: auto)",
+        ),
+        verb.add_argument(
+            "--salvage", action="store_true", help="serve damaged and truncated archives as far as they can be read"
+        ),
+    ]
 
 
 def _add_files(verb: "argparse._ActionsContainer") -> None:

@@ -56,7 +56,7 @@ def with_archives(source: PathStatus, timeout_s: float, asked: DatasetOptions | 
     Raises SourceUnusableError.
     """
     are_files = asked is not None and (
-        asked.archives == "none" or (asked.archives is None and any(map(_names_archives, asked.samples)))
+        asked.archives == "none" or (asked.archives is None and any(map(names_archives, asked.samples)))
     )
     if source.address is not None or are_files or source.is_stale or source.is_redirected:
         return source
@@ -114,8 +114,8 @@ def _is_archive(path: str) -> bool:
         return file.read(_MAGIC_AT + len(_MAGIC))[_MAGIC_AT:] == _MAGIC
 
 
-def _names_archives(pattern: str) -> bool:
-    """Whether a pattern of --samples is of archives."""
+def names_archives(pattern: str) -> bool:
+    """Whether a pattern is of archives: of --samples, or at the end of an address."""
     return pattern.lower().endswith((_SUFFIX, *_COMPRESSED))
 
 
@@ -225,12 +225,13 @@ def open_archives(source: PathStatus, root_fd: int, options: DatasetOptions, *, 
             f"{source.asked}: --storage local is for a packed dataset; every node has to reach all archives"
         )
     found = _indexed(source, root_fd, options)
-    return index_of(found, _catalog_of(found, options), seed=options.seed)
+    return index_of(found, catalog_of_archives(found, options), seed=options.seed)
 
 
 def _indexed(source: PathStatus, root_fd: int, options: DatasetOptions) -> "ArchiveIndex":
     from redoxfs.dataset import default_cache_dir
-    from redoxfs.packed.archives import UnusableArchiveError, load_or_index
+    from redoxfs.packed.archive_files import OnDisk, UnusableArchiveError
+    from redoxfs.packed.archives import load_or_index
 
     assert source.archives is not None
     begin = time.monotonic()
@@ -238,21 +239,29 @@ def _indexed(source: PathStatus, root_fd: int, options: DatasetOptions) -> "Arch
         with showing_scan("archive") as progress:
             found = load_or_index(
                 source.name,
-                root_fd,
-                tuple(zip(source.archives.paths, source.archives.names, strict=True)),
+                OnDisk(root_fd, tuple(zip(source.archives.paths, source.archives.names, strict=True))),
                 default_cache_dir(),
                 layout=options.archives or "auto",
                 rescan=options.rescan,
+                salvages=options.salvage,
                 progress=progress,
             )
     except UnusableArchiveError as error:
         raise SourceUnusableError(str(error)) from None
     except OSError as failure:
         raise SourceUnusableError(f"{failure.filename or source.asked}: {failure.strerror}") from None
+    say_found(found, source.asked, time.monotonic() - begin)
+    if source.archives.beside:
+        say(f"archives: ignored beside them: {source.archives.beside} (--archives none serves all as files)")
+    return found
+
+
+def say_found(found: "ArchiveIndex", asked: str, took_s: float) -> None:
+    """Describe an index on stderr. Raises SourceUnusableError if it has no files."""
     files = int(found.grown.tree.kind_mask(stat.S_IFREG).sum())
     if not files:
-        raise SourceUnusableError(f"{source.asked}: there are no files in it")
-    how = f"indexed in {format_seconds(time.monotonic() - begin)}"
+        raise SourceUnusableError(f"{asked}: there are no files in it")
+    how = f"indexed in {format_seconds(took_s)}"
     if not found.read:
         how = "unchanged since the last index (--rescan)"
     elif found.read < len(found.archives):
@@ -260,12 +269,10 @@ def _indexed(source: PathStatus, root_fd: int, options: DatasetOptions) -> "Arch
             f"{counted(found.read, 'changed archive')} {how}, {len(found.archives) - found.read:,} unchanged (--rescan)"
         )
     say(f"archives: {counted(files, 'file')} in {counted(len(found.archives), 'archive')}, {how}")
-    if source.archives.beside:
-        say(f"archives: ignored beside them: {source.archives.beside} (--archives none serves all as files)")
-    return found
 
 
-def _catalog_of(found: "ArchiveIndex", options: DatasetOptions) -> "Catalog":
+def catalog_of_archives(found: "ArchiveIndex", options: DatasetOptions) -> "Catalog":
+    """The samples in archives, with what was found about them in its verdict. Raises ClassesError."""
     from redoxfs.dataset import ClassesError, build_catalog, show
     from redoxfs.packed.archive_groups import apart, other_key, scattered, shares_stems
 

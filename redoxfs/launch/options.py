@@ -37,7 +37,7 @@ class DatasetOptions:
     """How samples, classes and chunks are found in SOURCE.
 
     ``chunk_size`` None: chosen for the storage and policy. ``catalog`` is a file that replaces the scan. ``archives``
-    is how tar archives form a tree (None: auto).
+    is how tar archives form a tree (None: auto), and with ``salvage`` damaged ones are served as far as they go.
     """
 
     classes: str | None = None
@@ -48,6 +48,7 @@ class DatasetOptions:
     rescan: bool = False
     catalog: str | None = None
     archives: str | None = None
+    salvage: bool = False
 
 
 @dataclass(frozen=True, slots=True)

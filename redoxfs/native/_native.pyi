@@ -461,14 +461,21 @@ def index_archives(
     threads: int,
     most_headers: int,
     through_bytes: int,
+    long_window: int,
+    short_window: int,
+    salvages: bool,
+    read: Callable[[int, int, int], HasBuffer | int] | None,
     progress: Callable[[int, int], object] | None,
 ) -> list[tuple[int, int, bytes, bytes, int, int, int, bool, bool]]:
     """Read the headers of tar archives, by threads that have ended when this returns or raises.
 
     Args:
-        archives: a descriptor, and the begin and the end of an archive in its file.
+        archives: a descriptor, or another number for `read`, and the begin and the end of an archive in its file.
         most_headers: in all archives together.
         through_bytes: longer gaps between headers are skipped.
+        long_window: bytes that are read at once where gaps are read; ``short_window``: where they are skipped.
+        salvages: members before a fault count, and a faulty archive ends no other.
+        read: called with a number, a size and a place, by many threads; returns the bytes, or an errno.
         progress: called ten times a second with the headers and the archives so far.
 
     Returns:

@@ -7,9 +7,6 @@
 
 enum {
     BLOCK = REDOX_TAR_BLOCK,
-    // Read at once where members are small, and where they are skipped.
-    LONG_WINDOW = 128 << 10,
-    SHORT_WINDOW = 4 << 10,
     // The records of one pax header. Those of real archives have some hundred bytes, and extended attributes 64 KiB.
     PAX_BYTES = 1 << 20,
     // Linux's own limits.
@@ -48,42 +45,45 @@ typedef struct walk {
 
 // Reading
 
-// Fills `to` from a place of the file. Fails by a state of the archive.
-static bool read_at(walk *walk, char *to, size_t size, int64_t at) {
+static int read_file(void *context, int fd, char *to, size_t size, int64_t at) {
+    (void)context;
     while (size) {
-        ssize_t got = pread(walk->archive->fd, to, size, at);
+        ssize_t got = pread(fd, to, size, at);
         if (got < 0 && errno == EINTR) {
             continue;
         }
         if (got <= 0) {
-            walk->archive->state = got ? errno : REDOX_ARCHIVE_TRUNCATED;
-            return false;
+            return got ? errno : REDOX_ARCHIVE_TRUNCATED;
         }
         to += got;
         at += got;
         size -= (size_t)got;
     }
-    return true;
+    return 0;
 }
 
-// A block, from the window if it is there. NULL, with a state, if it cannot be read.
-static const char *block_at(walk *walk, int64_t at) {
-    if (at < walk->window_at || at + BLOCK > walk->window_at + (int64_t)walk->window_bytes) {
+// At most a block of bytes, from the window if they are there. NULL, with a state, if they cannot be read.
+static const char *bytes_at(walk *walk, int64_t at, size_t size) {
+    if (at < walk->window_at || at + (int64_t)size > walk->window_at + (int64_t)walk->window_bytes) {
+        redox_index *index = walk->index;
         int64_t left = walk->archive->end - at;
-        if (left < BLOCK) {
+        if (left < (int64_t)size) {
             walk->archive->state = REDOX_ARCHIVE_TRUNCATED;
             return NULL;
         }
         walk->window_bytes = 0;
-        size_t size = left < (int64_t)walk->wanted ? (size_t)left : walk->wanted;
-        if (!read_at(walk, walk->window, size, at)) {
+        size_t more = left < (int64_t)walk->wanted ? (size_t)left : walk->wanted;
+        redox_archive_read *read = index->read ? index->read : read_file;
+        if ((walk->archive->state = read(index->context, walk->archive->fd, walk->window, more, at))) {
             return NULL;
         }
         walk->window_at = at;
-        walk->window_bytes = size;
+        walk->window_bytes = more;
     }
     return walk->window + (at - walk->window_at);
 }
+
+static const char *block_at(walk *walk, int64_t at) { return bytes_at(walk, at, BLOCK); }
 
 static bool is_zero(const char *data, size_t size) {
     for (size_t i = 0; i < size; i++) {
@@ -316,9 +316,14 @@ static bool take_extended(walk *walk, char type, int64_t size) {
     if (!data) {
         return fail(walk, ENOMEM);
     }
-    if (!read_at(walk, data, (size_t)size, walk->at + BLOCK)) {
-        free(data);
-        return false;
+    for (int64_t done = 0; done < size; done += BLOCK) {
+        size_t piece = size - done < BLOCK ? (size_t)(size - done) : BLOCK;
+        const char *from = bytes_at(walk, walk->at + BLOCK + done, piece);
+        if (!from) {
+            free(data);
+            return false;
+        }
+        memcpy(data + done, from, piece);
     }
     extended *own = &walk->own;
     size_t length = strnlen(data, (size_t)size);
@@ -469,7 +474,7 @@ static bool take_member(walk *walk, const char *block, char type, int64_t size) 
     }
     forget(&walk->own);
     // The window that comes next: short, if what lies between is skipped.
-    walk->wanted = size > walk->index->through_bytes ? SHORT_WINDOW : LONG_WINDOW;
+    walk->wanted = size > walk->index->through_bytes ? walk->index->short_window : walk->index->long_window;
     int64_t padded = size > INT64_MAX - BLOCK ? size : (size + BLOCK - 1) / BLOCK * BLOCK;
     // Nothing needs the last padding.
     walk->at = padded > archive->end - member.data_at ? archive->end : member.data_at + padded;
@@ -480,12 +485,13 @@ static bool take_member(walk *walk, const char *block, char type, int64_t size) 
 static bool look_behind(walk *walk, int64_t at) {
     int64_t left = walk->archive->end - at;
     left = left < REST_BYTES ? left : REST_BYTES;
-    for (int64_t done = 0; done < left; done += LONG_WINDOW) {
-        size_t size = left - done < LONG_WINDOW ? (size_t)(left - done) : LONG_WINDOW;
-        if (!read_at(walk, walk->window, size, at + done)) {
+    for (int64_t done = 0; done < left; done += BLOCK) {
+        size_t size = left - done < BLOCK ? (size_t)(left - done) : BLOCK;
+        const char *data = bytes_at(walk, at + done, size);
+        if (!data) {
             return false;
         }
-        if (!is_zero(walk->window, size)) {
+        if (!is_zero(data, size)) {
             walk->archive->has_rest = true;
             return true;
         }
@@ -529,13 +535,18 @@ static bool take_header(walk *walk, bool is_first, bool *ends) {
     return true;
 }
 
+static bool is_salvaged(const redox_index *index, int state) {
+    return index->salvages &&
+           (state == REDOX_ARCHIVE_NOT_TAR || state == REDOX_ARCHIVE_DAMAGED || state == REDOX_ARCHIVE_TRUNCATED);
+}
+
 static void index_archive(redox_index *index, redox_archive *archive) {
-    walk walk = {.index = index, .archive = archive, .at = archive->begin, .wanted = LONG_WINDOW};
+    walk walk = {.index = index, .archive = archive, .at = archive->begin, .wanted = index->long_window};
     archive->state = REDOX_ARCHIVE_DONE;
     bool ends = archive->begin < 0 || archive->begin > archive->end;
     if (ends) {
         archive->state = EINVAL;
-    } else if (!(walk.window = malloc(LONG_WINDOW))) {
+    } else if (!(walk.window = malloc(index->long_window))) {
         archive->state = ENOMEM;
         ends = true;
     }
@@ -543,7 +554,7 @@ static void index_archive(redox_index *index, redox_archive *archive) {
         is_first = false;
     }
     archive->at = walk.at;
-    if (!archive->state) {
+    if (!archive->state || is_salvaged(index, archive->state)) {
         count_headers(&walk, walk.uncounted);
     }
     forget(&walk.own);
@@ -585,7 +596,7 @@ void redox_index_work(redox_index *index) {
         pthread_mutex_lock(&index->lock);
         index->done++;
         // What follows would not be used.
-        index->stops = index->stops || archive->state;
+        index->stops = index->stops || (archive->state && !is_salvaged(index, archive->state));
     }
     index->running--;
     pthread_cond_signal(&index->news);

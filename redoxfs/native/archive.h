@@ -39,6 +39,9 @@ enum {
     REDOX_ARCHIVE_NOT_BEGUN = -5,
 };
 
+// Reads `size` bytes from a place of a file, all of them. Returns 0, an errno, or REDOX_ARCHIVE_TRUNCATED.
+typedef int redox_archive_read(void *context, int fd, char *to, size_t size, int64_t at);
+
 // A range of a file, which holds an archive. The caller sets the first three fields, and zeros the rest.
 typedef struct redox_archive {
     int fd;
@@ -60,6 +63,10 @@ typedef struct redox_index {
     size_t archive_count;
     size_t most_headers;      // of all archives together
     int64_t through_bytes;  // a gap between two headers is read if it is as short, and skipped if it is longer
+    size_t long_window, short_window;  // read at once: where gaps are read, and where they are skipped
+    bool salvages;          // members before a fault count, and a faulty archive ends no other
+    redox_archive_read *read;  // NULL: pread of `fd`. Threads call it at the same time.
+    void *context;
 
     pthread_mutex_t lock;
     pthread_cond_t news;

@@ -1,6 +1,7 @@
 // redoxfs.native.index_archives: indexes tar archives by threads that need no interpreter.
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "archive.h"
 #include "python_types.h"
@@ -11,6 +12,30 @@ static void *run(void *index) {
 }
 
 static void stop(void *index) { redox_index_stop(index); }
+
+// Calls read(number, size, at), which returns the bytes, or an errno.
+static int read_by_call(void *callable, int number, char *to, size_t size, int64_t at) {
+    PyGILState_STATE state = PyGILState_Ensure();
+    int failure = EIO;
+    Py_buffer found;
+    PyObject *result = PyObject_CallFunction(callable, "inL", number, (Py_ssize_t)size, (long long)at);
+    if (result && PyLong_Check(result)) {
+        long number_of = PyLong_AsLong(result);
+        failure = number_of > 0 && number_of < 4096 ? (int)number_of : EIO;
+    } else if (result && !PyObject_GetBuffer(result, &found, PyBUF_SIMPLE)) {
+        if ((size_t)found.len == size) {
+            memcpy(to, found.buf, size);
+            failure = 0;
+        }
+        PyBuffer_Release(&found);
+    }
+    if (PyErr_Occurred()) {
+        PyErr_WriteUnraisable(callable);
+    }
+    Py_XDECREF(result);
+    PyGILState_Release(state);
+    return failure;
+}
 
 static PyObject *result_of(const redox_index *index) {
     PyObject *all = PyList_New((Py_ssize_t)index->archive_count);
@@ -32,16 +57,20 @@ static PyObject *result_of(const redox_index *index) {
 
 static PyObject *index_archives(PyObject *module, PyObject *args, PyObject *keywords) {
     (void)module;
-    static char *names[] = {"archives", "threads", "most_headers", "through_bytes", "progress", NULL};
-    PyObject *given, *progress, *result = NULL;
-    Py_ssize_t threads, most_headers;
+    static char *names[] = {"archives", "threads",      "most_headers", "through_bytes", "long_window",
+                            "short_window", "salvages", "read",         "progress",      NULL};
+    PyObject *given, *read, *progress, *result = NULL;
+    Py_ssize_t threads, most_headers, long_window, short_window;
     long long through_bytes;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O$nnLO:index_archives", names, &given, &threads, &most_headers,
-                                     &through_bytes, &progress)) {
+    int salvages;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O$nnLnnpOO:index_archives", names, &given, &threads, &most_headers,
+                                     &through_bytes, &long_window, &short_window, &salvages, &read, &progress)) {
         return NULL;
     }
-    if (threads < 1 || threads > REDOX_CREW_MOST || most_headers < 0) {
-        return PyErr_Format(PyExc_ValueError, "threads: 1 to %d; most_headers: 0 or more", REDOX_CREW_MOST);
+    if (threads < 1 || threads > REDOX_CREW_MOST || most_headers < 0 || short_window < REDOX_TAR_BLOCK ||
+        long_window < short_window) {
+        return PyErr_Format(PyExc_ValueError, "threads: 1 to %d; most_headers: 0 or more; windows: a block or more",
+                            REDOX_CREW_MOST);
     }
     PyObject *ranges = PySequence_Fast(given, "archives: not a sequence");
     if (!ranges) {
@@ -69,6 +98,11 @@ static PyObject *index_archives(PyObject *module, PyObject *args, PyObject *keyw
         .archive_count = count,
         .most_headers = (size_t)most_headers,
         .through_bytes = through_bytes,
+        .long_window = (size_t)long_window,
+        .short_window = (size_t)short_window,
+        .salvages = salvages,
+        .read = read == Py_None ? NULL : read_by_call,
+        .context = read,
     };
     int failure = redox_index_init(index);
     if (failure) {
@@ -83,6 +117,7 @@ static PyObject *index_archives(PyObject *module, PyObject *args, PyObject *keyw
     }
     if (abandoned) {
         // All that the threads use stays.
+        Py_INCREF(read);
         Py_DECREF(ranges);
         return NULL;
     }

@@ -23,7 +23,7 @@ from redoxfs.dataset.cache import MANIFEST, RACY_NS, TREE_ARRAYS, keep_folder
 from redoxfs.linux.owned import is_own_folder
 from redoxfs.packed.archive_tree import MEMBER, Grown, Volume
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _PLACES = ("shard", "data_at", "member")
 
@@ -32,7 +32,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A file. ``path`` leads to it from the root, through no symlink; ``name`` is what the user calls it."""
+    """A file. ``path`` leads to it from the root, through no symlink; ``name`` is what the user calls it.
+
+    An object has no inode. Its ``e_tag`` is the server's, if there is one.
+    """
 
     path: str
     name: str
@@ -42,6 +45,7 @@ class Archive:
     mode: int
     uid: int
     gid: int
+    e_tag: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +107,16 @@ def keep(
             "indexed_at_ns": indexed_at_ns,
             "archives": [asdict(archive) for archive in archives],
             "volumes": [
-                (v.archive, v.inner.hex(), len(v.members), len(v.texts), v.left_out, v.has_end_mark, v.has_rest)
+                (
+                    v.archive,
+                    v.inner.hex(),
+                    len(v.members),
+                    len(v.texts),
+                    v.left_out,
+                    v.has_end_mark,
+                    v.has_rest,
+                    v.fault,
+                )
                 for v in listed
             ],
             "tree": None,
@@ -117,6 +130,7 @@ def keep(
                 "layout": index.layout,
                 "asked": asked,
                 "is_sharded": index.is_sharded,
+                "has_faults": any(volume.fault for volume in listed),
                 "said": index.said,
                 "checksum": index.checksum,
                 "extensions": [extension.hex() for extension in tree.extensions],
@@ -159,15 +173,18 @@ class Kept:
         found = self.manifest.get("auto")
         return found if isinstance(found, str) else None
 
-    def index(self, archives: tuple[Archive, ...], layout: str) -> ArchiveIndex | None:
-        """The whole index, if nothing has changed."""
+    def index(
+        self, archives: tuple[Archive, ...], layout: str, *, salvages: bool, is_new: bool = False
+    ) -> ArchiveIndex | None:
+        """The whole index, if nothing has changed. ``is_new``: it was made of these archives."""
         try:
             tree, before = self.manifest["tree"], self.manifest["archives"]
             if tree is None or len(before) != len(archives):
                 return None
-            if layout not in (tree["asked"], tree["layout"]):
+            if layout not in (tree["asked"], tree["layout"]) or (tree["has_faults"] and not salvages):
                 return None
-            if not all(self._is_current(now, then) for now, then in zip(archives, before, strict=True)):
+            pairs = zip(archives, before, strict=True)
+            if not is_new and not all(self._is_current(now, then) for now, then in pairs):
                 return None
             columns = {name: self._array(name) for name in TREE_ARRAYS}
             places = {name: self._array(name) for name in _PLACES}
@@ -186,7 +203,7 @@ class Kept:
             log.debug("not reusing %s: %r", self.place, error)
             return None
 
-    def volumes(self, archives: Sequence[Archive]) -> dict[int, list[Volume]]:
+    def volumes(self, archives: Sequence[Archive], *, salvages: bool) -> dict[int, list[Volume]]:
         """Those of the archives that are as they were, by their numbers now."""
         now = {archive.path: at for at, archive in enumerate(archives)}
         found: dict[int, list[Volume]] = {}
@@ -194,11 +211,12 @@ class Kept:
             members, texts = self._array("members").view(MEMBER), self._array("texts").tobytes()
             before = self.manifest["archives"]
             first = text = 0
-            for number, inner, count, text_bytes, left_out, has_end_mark, has_rest in self.manifest["volumes"]:
+            faulty = {number for number, *_, fault in self.manifest["volumes"] if fault and not salvages}
+            for number, inner, count, text_bytes, left_out, has_end_mark, has_rest, fault in self.manifest["volumes"]:
                 at = now.get(before[number]["path"], -1)
-                if at >= 0 and self._is_current(archives[at], before[number]):
+                if at >= 0 and number not in faulty and self._is_current(archives[at], before[number]):
                     part = members[first : first + count], texts[text : text + text_bytes]
-                    volume = Volume(at, bytes.fromhex(inner), *part, tuple(left_out), has_end_mark, has_rest)
+                    volume = Volume(at, bytes.fromhex(inner), *part, tuple(left_out), has_end_mark, has_rest, fault)
                     found.setdefault(at, []).append(volume)
                 first += count
                 text += text_bytes
@@ -208,8 +226,9 @@ class Kept:
         return found
 
     def _is_current(self, now: Archive, before: dict[str, Any]) -> bool:
-        # One that was written while the clock stood may change without another time.
-        return before == asdict(now) and now.mtime_ns < self.manifest["indexed_at_ns"] - RACY_NS
+        # A file that was written while the clock stood may change without another time.
+        is_certain = now.e_tag is not None or now.mtime_ns < self.manifest["indexed_at_ns"] - RACY_NS
+        return before == asdict(now) and is_certain
 
     def _array(self, name: str) -> NDArray[Any]:
         return array_files.load(self.place, name, self.manifest["arrays"][name], in_memory=True)

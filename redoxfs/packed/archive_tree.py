@@ -50,6 +50,7 @@ class Volume:
     ``archive``  the number of the file that holds it
     ``inner``    its path in that file, without its suffix; b"" for the file itself
     ``left_out`` sparse files, special files, and names that Linux does not allow
+    ``fault``    what is wrong with it, in words, behind the last of these members
     """
 
     archive: int
@@ -59,6 +60,7 @@ class Volume:
     left_out: tuple[int, int, int] = (0, 0, 0)
     has_end_mark: bool = True
     has_rest: bool = False
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import xxhash
 
 from redoxfs.dataset import show
-from redoxfs.linux.times import mtime_ns
 from redoxfs.native import index_archives
 from redoxfs.packed.archive_cache import Archive, ArchiveIndex, Kept, keep
+from redoxfs.packed.archive_files import ArchiveSource, UnusableArchiveError
 from redoxfs.packed.archive_sets import SUFFIX, sets_of, stem_of
 from redoxfs.packed.archive_tree import (
     DIRECTORY,
@@ -37,19 +37,12 @@ from redoxfs.packed.archive_tree import (
 )
 from redoxfs.packed.index import DamagedDatasetError
 
-THREADS = 16
-"""Archives that are read at once. Network storage answers as many requests at the same time."""
-
-ARCHIVES_AT_ONCE = 256
-"""Open at the same time, and indexed between two looks at the clock."""
-
 KEEP_EVERY_S = 60.0
 
 HEADERS_MAX = 1 << 26
 """Of all archives together. ImageNet has 1.3 million; a list of headers alone should not fill the memory."""
 
-THROUGH_BYTES = 64 << 10
-"""Up to this length, members are read in windows of twice as much, rather than skipped one by one."""
+SALVAGE = "to serve what comes before: --salvage"
 
 COMPRESSED = {
     b"\x1f\x8b": ("gzip", "gunzip -k"),
@@ -64,48 +57,52 @@ Progress = Callable[[int, int], object]
 """Called with the headers and the archives so far."""
 
 
-class UnusableArchiveError(Exception):
-    """Archives cannot be served. The text is a line."""
-
-
 def load_or_index(
     source: str,
-    root_fd: int,
-    paths: Sequence[tuple[str, str]],
+    files: ArchiveSource,
     cache_dir: Path,
     *,
     layout: str = "auto",
     rescan: bool = False,
+    salvages: bool = False,
     progress: Progress | None = None,
 ) -> ArchiveIndex:
-    """The index of the archives at ``paths``: pairs of `Archive.path` and `Archive.name`.
+    """The index of the archives that ``files`` has.
 
     Args:
         source: what the user gave; the key of the kept index.
         layout: "auto", "tree" or "folders".
+        salvages: of a damaged archive, the members before the fault are served.
 
     Raises:
         UnusableArchiveError: a file is no archive, or cannot be served.
         DamagedDatasetError: an archive is damaged.
         OSError: a file cannot be read; its ``filename`` is the name.
     """
-    archives = _looked_at(root_fd, paths)
+    archives = files.looked_at()
     kept = None if rescan else Kept.load(cache_dir, source)
-    whole = None if kept is None else kept.index(archives, layout)
+    whole = None if kept is None else kept.index(archives, layout, salvages=salvages)
     if whole is not None:
         return whole
-    volumes = {} if kept is None else kept.volumes(archives)
+    volumes = {} if kept is None else kept.volumes(archives, salvages=salvages)
     missing = [at for at in range(len(archives)) if at not in volumes]
     began_ns = time.time_ns()
-    last_s = time.monotonic()
     before = None if kept is None else kept.auto
-    for begin in range(0, len(missing), ARCHIVES_AT_ONCE):
-        some = missing[begin : begin + ARCHIVES_AT_ONCE]
-        shown = None if progress is None else _beyond(progress, volumes)
-        volumes.update(_indexed(root_fd, archives, some, shown))
-        if time.monotonic() - last_s > KEEP_EVERY_S:
+    last_s, unkept = time.monotonic(), 0
+    try:
+        for begin in range(0, len(missing), files.at_once):
+            some = missing[begin : begin + files.at_once]
+            shown = None if progress is None else _beyond(progress, volumes)
+            volumes.update(_indexed(files, archives, some, salvages=salvages, progress=shown))
+            unkept += len(some)
+            if time.monotonic() - last_s > KEEP_EVERY_S:
+                keep(cache_dir, source, archives, volumes, began_ns, auto=before)
+                last_s, unkept = time.monotonic(), 0
+    except BaseException:
+        # The next mount goes on from here.
+        if unkept:
             keep(cache_dir, source, archives, volumes, began_ns, auto=before)
-            last_s = time.monotonic()
+        raise
     index = _grown(archives, [volume for at in range(len(archives)) for volume in volumes[at]], layout, missing)
     if layout == "auto" and before not in (None, index.layout):
         raise UnusableArchiveError(
@@ -115,20 +112,6 @@ def load_or_index(
     chosen = index.layout if layout == "auto" else before
     keep(cache_dir, source, archives, volumes, began_ns, index, asked=layout, auto=chosen)
     return index
-
-
-def _looked_at(root_fd: int, paths: Sequence[tuple[str, str]]) -> tuple[Archive, ...]:
-    found = []
-    for path, name in paths:
-        try:
-            now = os.stat(path, dir_fd=root_fd, follow_symlinks=False)
-        except OSError as failure:
-            raise OSError(failure.errno, failure.strerror, name) from None
-        if not stat.S_ISREG(now.st_mode):
-            raise UnusableArchiveError(f"{name} is not a regular file")
-        owned = stat.S_IMODE(now.st_mode), now.st_uid, now.st_gid
-        found.append(Archive(path, name, now.st_size, mtime_ns(now), now.st_ino, *owned))
-    return tuple(found)
 
 
 def _beyond(progress: Progress, volumes: dict[int, list[Volume]]) -> Progress:
@@ -141,22 +124,13 @@ def _beyond(progress: Progress, volumes: dict[int, list[Volume]]) -> Progress:
 
 
 def _indexed(
-    root_fd: int, archives: Sequence[Archive], some: Sequence[int], progress: Progress | None
+    files: ArchiveSource, archives: Sequence[Archive], some: Sequence[int], *, salvages: bool, progress: Progress | None
 ) -> dict[int, list[Volume]]:
     """The volumes of some archives."""
-    fds: dict[int, int] = {}
-    try:
-        for at in some:
-            archive = archives[at]
-            try:
-                fds[at] = os.open(
-                    archive.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=root_fd
-                )
-            except OSError as failure:
-                raise OSError(failure.errno, failure.strerror, archive.name) from None
-        ranges = [(at, b"", 0, archives[at].bytes) for at in some]
-        found = _read(fds, archives, ranges, progress)
-        volumes: dict[int, list[Volume]] = {at: [] for at in some}
+    volumes: dict[int, list[Volume]] = {at: [] for at in some}
+    with files.opened(archives, some) as numbers:
+        reading = _Reading(files, archives, numbers, salvages)
+        found = reading.volumes([(at, b"", 0, archives[at].bytes) for at in some], progress)
         inner: list[tuple[int, bytes, int, int]] = []
         for volume in found:
             at = volume.archive
@@ -166,73 +140,79 @@ def _indexed(
                 continue
             inner += [(at, path, begin, end) for path, begin, end in places]
             volumes[at].append(_without_files(volume))
-        for volume in _read(fds, archives, inner, None) if inner else ():
+        for volume in reading.volumes(inner, None) if inner else ():
             volumes[volume.archive].append(volume)
-        for at in some:
-            now = os.fstat(fds[at])
-            if (now.st_size, mtime_ns(now), now.st_ino) != (
-                archives[at].bytes,
-                archives[at].mtime_ns,
-                archives[at].inode,
-            ):
-                raise UnusableArchiveError(f"{archives[at].name} is being written; try again when it is complete")
-    finally:
-        for fd in fds.values():
-            os.close(fd)
     return volumes
 
 
-def _read(
-    fds: dict[int, int],
-    archives: Sequence[Archive],
-    ranges: Sequence[tuple[int, bytes, int, int]],
-    progress: Progress | None,
-) -> list[Volume]:
-    results = index_archives(
-        [(fds[at], begin, end) for at, _, begin, end in ranges],
-        threads=THREADS,
-        most_headers=HEADERS_MAX,
-        through_bytes=THROUGH_BYTES,
-        progress=progress,
-    )
-    volumes = []
-    # An archive that was left because of another one has no fault.
-    ordered = sorted(zip(ranges, results, strict=True), key=lambda each: each[1][0] in (_NOT_BEGUN, _CANCELED))
-    for (at, inner, begin, end), (state, place, *_) in ordered:
-        if state:
-            raise _fault(fds[at], archives[at].name, inner, state, begin, place - begin, end - begin)
-    for (at, inner, _, _), (_, _, members, texts, sparse, special, bad, has_end, has_rest) in zip(
-        ranges, results, strict=True
-    ):
-        members_of = np.frombuffer(members, MEMBER)
-        volumes.append(Volume(at, inner, members_of, texts, (sparse, special, bad), has_end, has_rest))
-    return volumes
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Some open archives."""
+
+    files: ArchiveSource
+    archives: Sequence[Archive]
+    numbers: Mapping[int, int]
+    salvages: bool
+
+    def volumes(self, ranges: Sequence[tuple[int, bytes, int, int]], progress: Progress | None) -> list[Volume]:
+        """The archives in some ranges of files: the number of a file, the path in it, the begin and the end."""
+        files = self.files
+        long_window, short_window = files.windows
+        results = index_archives(
+            [(self.numbers[at], begin, end) for at, _, begin, end in ranges],
+            threads=files.threads,
+            most_headers=HEADERS_MAX,
+            through_bytes=files.through_bytes,
+            long_window=long_window,
+            short_window=short_window,
+            salvages=self.salvages,
+            read=files.read,
+            progress=progress,
+        )
+        faults = [""] * len(ranges)
+        # An archive that was left because of another one has no fault.
+        ordered = sorted(enumerate(results), key=lambda each: each[1][0] in (_NOT_BEGUN, _CANCELED))
+        for number, (state, place, *_) in ordered:
+            if state:
+                at, inner, begin, end = ranges[number]
+                fault = self._fault(at, inner, state, begin, place - begin, end - begin)
+                if not self.salvages or state not in (_NOT_TAR, _DAMAGED, _TRUNCATED):
+                    raise fault
+                faults[number] = str(fault).removesuffix(f"; {SALVAGE}")
+        return [
+            Volume(at, inner, np.frombuffer(members, MEMBER), texts, (sparse, special, bad), has_end, has_rest, fault)
+            for fault, (at, inner, _, _), (_, _, members, texts, sparse, special, bad, has_end, has_rest) in zip(
+                faults, ranges, results, strict=True
+            )
+        ]
+
+    def _fault(self, at: int, inner: bytes, state: int, begin: int, place: int, length: int) -> Exception:
+        """What to raise for a state of an archive that begins at ``begin`` of a file."""
+        archive = self.archives[at]
+        name = f"{show(inner + SUFFIX.encode())} in {archive.name}" if inner else archive.name
+        if state == _NOT_TAR:
+            head = self.files.head(self.numbers[at], begin)
+            for magic, (program, command) in COMPRESSED.items():
+                if head.startswith(magic):
+                    return UnusableArchiveError(
+                        f"{name} is compressed with {program}, and archives are read in place; unpack it: "
+                        f"{command} {name}"
+                    )
+            return UnusableArchiveError(f"{name} is not a tar archive")
+        if state == _DAMAGED:
+            return DamagedDatasetError(f"{name} is damaged: the header at {place:,} is wrong; {SALVAGE}")
+        if state == _TRUNCATED:
+            return DamagedDatasetError(
+                f"{name} is truncated: the member at {place:,} ends beyond the {length:,} bytes that there are; "
+                f"{SALVAGE}"
+            )
+        if state == _TOO_MANY:
+            return UnusableArchiveError(f"{name}: the archives have more than {HEADERS_MAX:,} members")
+        return self.files.failure(archive, state)
 
 
 _NOT_TAR, _DAMAGED, _TRUNCATED, _TOO_MANY, _NOT_BEGUN = -1, -2, -3, -4, -5
 _CANCELED = 125
-
-
-def _fault(fd: int, name: str, inner: bytes, state: int, begin: int, place: int, length: int) -> Exception:
-    """What to raise for a state of an archive that begins at ``begin`` of a file."""
-    name = f"{show(inner + SUFFIX.encode())} in {name}" if inner else name
-    if state == _NOT_TAR:
-        head = os.pread(fd, 8, begin)
-        for magic, (program, command) in COMPRESSED.items():
-            if head.startswith(magic):
-                return UnusableArchiveError(
-                    f"{name} is compressed with {program}, and archives are read in place; unpack it: {command} {name}"
-                )
-        return UnusableArchiveError(f"{name} is not a tar archive")
-    if state == _DAMAGED:
-        return DamagedDatasetError(f"{name} is damaged: the header at {place:,} is wrong")
-    if state == _TRUNCATED:
-        return DamagedDatasetError(
-            f"{name} is truncated: the member at {place:,} ends beyond the {length:,} bytes that there are"
-        )
-    if state == _TOO_MANY:
-        return UnusableArchiveError(f"{name}: the archives have more than {HEADERS_MAX:,} members")
-    return OSError(state, os.strerror(state), name)
 
 
 def _inner_archives(volume: Volume) -> list[tuple[bytes, int, int]]:
@@ -265,9 +245,7 @@ def _without_files(volume: Volume) -> Volume:
     keep = members["kind"] == DIRECTORY
     lengths = members["path_bytes"].astype(np.int64)
     texts = np.frombuffer(volume.texts, np.uint8)[np.repeat(keep, lengths)].tobytes()
-    return Volume(
-        volume.archive, volume.inner, members[keep], texts, volume.left_out, volume.has_end_mark, volume.has_rest
-    )
+    return replace(volume, members=members[keep], texts=texts)
 
 
 # The tree
@@ -309,7 +287,7 @@ def _grown(archives: tuple[Archive, ...], volumes: list[Volume], layout: str, mi
 
 
 def _checksum(archives: Sequence[Archive], volumes: Sequence[Volume], layout: str) -> str:
-    versions = [(archive.bytes, archive.mtime_ns, archive.inode) for archive in archives]
+    versions = [(archive.bytes, archive.mtime_ns, archive.inode, archive.e_tag) for archive in archives]
     digest = xxhash.xxh3_128(json.dumps([versions, layout]).encode())
     for volume in volumes:
         digest.update(volume.members.tobytes())
@@ -329,7 +307,10 @@ def _oddities(names: Sequence[str], volumes: Sequence[Volume], grown: Grown) -> 
     ):
         if count:
             said.append(f"left out: {count:,} {what}")
-    endless = [names[volume.archive] for volume in volumes if not volume.has_end_mark]
+    faults = [volume.fault for volume in volumes if volume.fault]
+    if faults:
+        said.append(f"salvaged: {faults[0]}{_more(faults)}; what comes before is served")
+    endless = [names[volume.archive] for volume in volumes if not (volume.has_end_mark or volume.fault)]
     if endless:
         said.append(f"no end mark: {endless[0]}{_more(endless)}; an archive without it may have been cut off")
     rest = [names[volume.archive] for volume in volumes if volume.has_rest]

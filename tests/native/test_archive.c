@@ -73,7 +73,7 @@ static void *stop(void *number) {
 
 // Indexes ranges of one file by several threads. The caller frees the index.
 static void run(redox_archive *archives, size_t count, size_t most_headers, int64_t through_bytes, int threads) {
-    indexed = (redox_index){archives, count, most_headers, through_bytes};
+    indexed = (redox_index){archives, count, most_headers, through_bytes, 128 << 10, 4 << 10};
     CHECK(!redox_index_init(&indexed));
     indexed.running = (size_t)threads;
     run_threads(threads, work);
@@ -242,6 +242,22 @@ static void check_damage(void) {
         redox_index_free(&indexed);
     }
 
+    // A fault ends the other archives, or, if they are salvaged, none.
+    add("first", '0', "1", "");
+    int64_t end = (int64_t)made_bytes;
+    int fd = file_of(made, made_bytes);
+    made_bytes = 0;
+    for (int salvages = 0; salvages < 2; salvages++) {
+        redox_archive two[2] = {{fd, 0, end - BLOCK}, {fd, 0, end}};
+        indexed = (redox_index){two, 2, 100, 0, 128 << 10, BLOCK, .salvages = salvages};
+        CHECK(!redox_index_init(&indexed));
+        indexed.running = 1;
+        redox_index_work(&indexed);
+        CHECK(two[0].state == REDOX_ARCHIVE_TRUNCATED && two[1].count == (size_t)salvages);
+        redox_index_free(&indexed);
+    }
+    close(fd);
+
     add("before", '0', "1", "");
     add_end();
     add("behind", '0', "2", "");
@@ -311,7 +327,7 @@ static void check_threads(void) {
     for (int i = 0; i < ARCHIVES; i++) {
         archives[i] = (redox_archive){fd, archives[i].begin, archives[i].end};
     }
-    indexed = (redox_index){archives, ARCHIVES, 100000, 0};
+    indexed = (redox_index){archives, ARCHIVES, 100000, 0, 128 << 10, 4 << 10};
     CHECK(!redox_index_init(&indexed));
     indexed.running = THREADS - 1;
     run_threads(THREADS, stop);
