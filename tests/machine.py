@@ -74,7 +74,7 @@ class Machine:
         assert done.returncode == 0, done.stderr
         return done
 
-    def inspect(self, source: Path, *options: str) -> dict[str, Any]:
+    def inspect(self, source: Path | str, *options: str) -> dict[str, Any]:
         report: dict[str, Any] = json.loads(self.ok("inspect", source, "--json", *options).stdout)
         return report
 

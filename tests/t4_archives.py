@@ -6,12 +6,14 @@ import random
 import signal
 import subprocess
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from images import image, path_in, read_each
 from machine import Machine
+from object_server import REFUSED, Server, serving
 from patience import until
 from tars import LONG_AGO_S, tar_of
 
@@ -65,6 +67,11 @@ def test_the_files_of_a_key_are_read_together_over_shards(machine: Machine, shar
     said = machine.ok("mount", "--classes", "any", shards, machine.mnt, *MEMORY).stderr
     assert "ignored beside them: train.json" in said
     assert "files of one stem are one sample" in said
+    read_keys_twice(machine)
+
+
+def read_keys_twice(machine: Machine) -> None:
+    """Two epochs of the images and the texts of all keys: each once, and together."""
 
     def read(image_path: Path) -> str:
         key = path_in(image_path.read_bytes()).removesuffix(".png")
@@ -77,6 +84,84 @@ def test_the_files_of_a_key_are_read_together_over_shards(machine: Machine, shar
         assert len(found) == SHARDS * KEYS
         assert set(found.values()) == {1}
     assert machine.stats()["redirected"] > SHARDS * KEYS
+
+
+@pytest.fixture
+def web(nested: Path, shards: Path, tmp_path: Path) -> Iterator[Server]:
+    """A web server with the archives of both."""
+    (tmp_path / "web").mkdir()
+    for path in (nested, *shards.glob("*.tar")):
+        os.link(path, tmp_path / "web" / path.name)
+    with serving(tmp_path / "web") as server:
+        yield server
+
+
+def test_an_epoch_of_a_nested_archive_on_a_web_server_is_exact(machine: Machine, web: Server) -> None:
+    source = f"{web.url}/all.tar"
+    said = machine.ok("mount", "--classes", "dir", source, machine.mnt, *MEMORY).stderr
+    assert "archives: 120 files in 1 archive, indexed in" in said
+    before = web.traffic.sent
+    for _ in range(2):
+        read = read_each([*machine.mnt.glob("n*/*")])
+        assert set(read.values()) == {1}
+        assert len(read) == sum(CLASSES.values())
+    assert machine.stats()["source"] == source
+    assert machine.stats()["objects"]["received_bytes"] == web.traffic.sent - before
+    before_pid = machine.pid()
+    machine.kill(signal.SIGKILL)
+    until(lambda: machine.pid() != before_pid, lambda: "no other daemon")
+    assert len(read_each([*machine.mnt.glob("n*/*")])) == sum(CLASSES.values())
+    machine.ok("umount", machine.mnt)
+    web.traffic.requests.clear()
+    again = machine.ok("mount", "--classes", "dir", source, machine.mnt, *MEMORY).stderr
+    assert "1 archive, unchanged since the last index" in again
+    assert web.traffic.requests == {"HEAD": 1}
+
+
+def test_shards_on_a_web_server_are_read_once_and_then_from_the_cache(
+    machine: Machine, web: Server, tmp_path: Path
+) -> None:
+    source = f"{web.url}/train-{{000000..{SHARDS - 1:06}}}.tar"
+    cache = ("--cache", str(tmp_path / "copies"))
+    machine.ok("warmup", "--classes", "any", source, *cache)
+    machine.ok("mount", "--classes", "any", source, machine.mnt, *MEMORY, *cache)
+    web.fault = lambda _method, _path: REFUSED
+    read_keys_twice(machine)
+    assert machine.stats()["errors"] == 0
+    assert "train-000001.tar" not in machine.log()
+
+
+def test_reads_of_an_archive_that_is_replaced_on_a_server_fail_by_its_name(
+    machine: Machine, web: Server, nested: Path
+) -> None:
+    machine.ok("mount", "--classes", "dir", f"{web.url}/all.tar", machine.mnt, *MEMORY)
+    assert web.folder is not None
+    data = nested.read_bytes()
+    (web.folder / "all.tar").unlink()
+    (web.folder / "all.tar").write_bytes(data[:-1] + b"x")
+    with pytest.raises(OSError):
+        read_each([*machine.mnt.glob("n*/*")])
+    assert "all.tar: the object has changed since the mount" in machine.log()
+
+
+def test_an_address_of_archives_that_cannot_be_mounted_is_one_line(machine: Machine, web: Server) -> None:
+    assert web.folder is not None
+    cut = web.folder / "cut.tar"
+    cut.write_bytes((web.folder / "train-000000.tar").read_bytes()[:20_000])
+    for name, options, code, line in (
+        ("none.tar", (), 3, "none.tar: no such object"),
+        ("*.tar", (), 3, "a web server has no list of names"),
+        ("{a}.tar", (), 2, "braces have two numbers"),
+        ("cut.tar", (), 9, "cut.tar is truncated"),
+        ("all.tar", ("--catalog", "x"), 2, "--catalog is for a directory"),
+        ("all.tar", ("--archives", "none"), 3, "is not a packed dataset"),
+    ):
+        done = machine.run("mount", f"{web.url}/{name}", machine.mnt, *options)
+        assert (done.returncode, line in done.stderr.splitlines()[-1]) == (code, True), done.stderr
+    report = machine.inspect(f"{web.url}/cut.tar", "--classes", "any", "--salvage")
+    assert 0 < report["files"] < 2 * KEYS
+    assert any(said.startswith("salvaged: cut.tar is truncated") for said in report["saw"])
+    assert f"{web.url}/all.tar answers" in machine.run("doctor", f"{web.url}/all.tar").stdout
 
 
 def test_tar_finds_only_other_modes_and_owners_in_the_exact_files(

@@ -21,11 +21,13 @@ from object_server import CUT_SHORT, REFUSED, SILENT, SLOW, STATUS_503, Server, 
 from patience import PATIENCE_S, SLOWNESS, until
 from ports import reserve
 from seaweed import BUCKET, Seaweed, program, seaweed, settings
+from tars import tar_of
 
 pytestmark = pytest.mark.skipif(program() is None, reason="SeaweedFS is not installed")
 
 CLASSES = {f"n0000010{number}": 100 for number in range(5)}
 FILES = sum(CLASSES.values())
+SHARDS = 5
 ADDRESS = f"s3://{BUCKET}/data"
 PACK = ("--chunk-size", "8", "--shard-size", "8MiB")
 MEMORY_BYTES = 24 << 20
@@ -378,6 +380,98 @@ def test_an_object_that_changes_is_an_error_and_never_mixed(machine: Machine, so
             assert not data or path_in(data)
     assert failed > FILES / 2
     assert "the object has changed since the mount" in machine.log()
+
+
+# Archives that redoxfs did not write
+
+
+@pytest.fixture(scope="module")
+def archives(s3: Seaweed, source: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """In the store: a tar of a tar for each class, and shards of KEY.png and KEY.json in two folders."""
+    folder = tmp_path_factory.mktemp("archives")
+    inner = {}
+    for label in CLASSES:
+        files = {path.name: path.read_bytes() for path in sorted((source / "train" / label).iterdir())}
+        inner[f"{label}.tar"] = tar_of(folder / "inner", files).read_bytes()
+    tar_of(folder / "all.tar", inner)
+    images = [source / path for path in sorted(expected(source))]
+    for shard in range(SHARDS):
+        files = {}
+        for path in images[shard::SHARDS]:
+            files[path.name] = path.read_bytes()
+            files[f"{path.stem}.json"] = json.dumps({"of": path.stem}).encode()
+        tar_of(folder / f"shards/{shard % 2}/train-{shard:03}.tar", files)
+    (folder / "inner").unlink()
+    upload(s3, folder, "archives")
+    return f"s3://{BUCKET}/archives"
+
+
+def upload(s3: Seaweed, folder: Path, prefix: str) -> None:
+    """Put all files of a folder below a prefix."""
+    script = (
+        "import os, sys, obstore, obstore.store\n"
+        f"store = obstore.store.from_url('s3://{BUCKET}/{prefix}', client_options={{'allow_http': True}})\n"
+        "for above, _, names in os.walk(sys.argv[1]):\n"
+        "    for name in names:\n"
+        "        path = os.path.join(above, name)\n"
+        "        obstore.put(store, os.path.relpath(path, sys.argv[1]), open(path, 'rb'))\n"
+    )
+    subprocess.run([sys.executable, "-c", script, folder], check=True, env=settings(s3.port))
+
+
+def test_an_epoch_of_a_nested_archive_is_exact_and_reads_each_byte_once(
+    machine: Machine, archives: str, source: Path, proxy: Server
+) -> None:
+    said = machine.ok("mount", "--classes", "dir", f"{archives}/all.tar", machine.mnt, *MEMORY).stderr
+    assert f"archives: {FILES} files in 1 archive, indexed in" in said
+    size = sum(path.stat().st_size for path in machine.mnt.glob("n*/*"))
+    before = proxy.traffic.sent
+    for _ in range(2):
+        assert read_each([*machine.mnt.glob("n*/*")]) == expected(source)
+    assert proxy.traffic.sent - before <= 2 * 1.05 * size + (16 << 20)
+
+
+@pytest.mark.parametrize("names", ["shards/*/train-*.tar", "shards/{0,1}/*.tar"])
+def test_the_files_of_a_key_come_together_over_shards(
+    machine: Machine, archives: str, source: Path, proxy: Server, names: str
+) -> None:
+    said = machine.ok("mount", "--classes", "any", f"{archives}/{names}", machine.mnt, *MEMORY).stderr
+    stems = {Path(path).stem: 1 for path in expected(source)}
+    assert f"archives: {2 * len(stems)} files in {SHARDS} archives, indexed in" in said
+
+    def read(path: Path) -> str:
+        stem = Path(path_in(path.read_bytes())).stem
+        assert json.loads(path.with_suffix(".json").read_bytes()) == {"of": stem}
+        return stem
+
+    for _ in range(2):
+        with ThreadPoolExecutor(4) as threads:
+            found = Counter(threads.map(read, sorted(machine.mnt.glob("*/*.png"))))
+        assert found == stems
+    machine.ok("umount", machine.mnt)
+    proxy.traffic.requests.clear()
+    machine.ok("mount", "--classes", "any", f"{archives}/{names}", machine.mnt, *MEMORY)
+    # A list of each folder that a wildcard is in, and the version of each archive.
+    assert proxy.traffic.requests["HEAD"] == SHARDS
+    assert proxy.traffic.requests["GET"] <= 3
+
+
+def test_an_archive_that_is_replaced_is_indexed_again_and_fails_where_it_is_mounted(
+    machine: Machine, s3: Seaweed, tmp_path: Path
+) -> None:
+    source = f"s3://{BUCKET}/swapped/s-{{0..3}}.tar"
+    for number in range(4):
+        tar_of(tmp_path / f"shards/s-{number}.tar", {f"{number}-{at:02}.jpg": b"x" * 100_000 for at in range(20)})
+    upload(s3, tmp_path / "shards", "swapped")
+    machine.ok("mount", "--classes", "any", source, machine.mnt, "--memory", "1MiB", *SPEED)
+    tar_of(tmp_path / "shards/s-2.tar", {f"2-{at:02}.jpg": b"y" * 100_000 for at in range(20)})
+    upload(s3, tmp_path / "shards", "swapped")
+    with pytest.raises(OSError):
+        _ = [path.read_bytes() for path in machine.mnt.glob("*.jpg")]
+    assert "s-2.tar: the object has changed since the mount" in machine.log()
+    machine.ok("umount", machine.mnt)
+    machine.ok("mount", "--classes", "any", source, machine.mnt, *MEMORY)
+    assert {path.read_bytes() for path in machine.mnt.glob("*.jpg")} == {b"x" * 100_000, b"y" * 100_000}
 
 
 def test_an_object_that_is_refused_or_missing_is_an_error_of_its_opens(

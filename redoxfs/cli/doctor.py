@@ -17,10 +17,12 @@ from redoxfs.doctor.source import advise, look, unusable
 from redoxfs.doctor.storage import Probe, check_filesystem, probe, results
 from redoxfs.doctor.verdict import NAME
 from redoxfs.launch.addresses import split_address
+from redoxfs.launch.archive_objects import are_archives, open_archive_objects
 from redoxfs.launch.archives import with_archives
 from redoxfs.launch.control_files import WRONG
 from redoxfs.launch.errors import CommandError, SourceUnusableError, UsageError
 from redoxfs.launch.objects import open_objects
+from redoxfs.launch.options import DatasetOptions
 from redoxfs.launch.path_status import PathStatus, path_status
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import format_bytes
@@ -171,7 +173,10 @@ def _of_storage(source: PathStatus, options: DoctorOptions) -> tuple[list[Result
 def _of_address(address: Address, timeout_s: float) -> Result:
     """The line about an object store: that the dataset there can be read, and how fast."""
     try:
-        objects, _ = open_objects(address, timeout_s=timeout_s, measures=True)
+        if are_archives(address, DatasetOptions()):
+            objects, _ = open_archive_objects(address, DatasetOptions(), timeout_s=timeout_s, measures=True)
+        else:
+            objects, _ = open_objects(address, timeout_s=timeout_s, measures=True)
     except CommandError as refusal:
         return problem("source", str(refusal), f"redoxfs inspect {shlex.quote(address.url)}")
     from redoxfs.chunks import UNKNOWN_SPEED

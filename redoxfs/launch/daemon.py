@@ -52,7 +52,7 @@ from redoxfs.launch.source import (
 from redoxfs.launch.stacks import answer_with_stacks
 from redoxfs.launch.turn import await_turn
 from redoxfs.linux.fuse_device import hold
-from redoxfs.objects import is_address
+from redoxfs.objects import is_address, parse_address
 
 if TYPE_CHECKING:
     from redoxfs.dataset import Catalog
@@ -263,8 +263,8 @@ def succeeding(recipe: Recipe, dataset: Dataset, state_fd: int, receive: "Callab
     source, target = (
         PathStatus(name, Look(Path(name), 0, 0, False), None) for name in (recipe.source, os.fspath(recipe.target))
     )
-    if dataset.objects is not None:
-        source = address_status(dataset.objects.address)
+    if is_address(recipe.source):
+        source = address_status(parse_address(recipe.source))
     return Prepared(
         options=options,
         source=source,

@@ -8,7 +8,7 @@ stay in the environment and in files. A daemon, and a successor of it, reads the
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -56,6 +56,7 @@ class Objects:
     ) -> "ChunkStore":
         """The store that reads them. It makes no request before its first read."""
         from redoxfs.chunks import UNKNOWN_SPEED
+        from redoxfs.objects.archives import ArchiveObjectStore
         from redoxfs.objects.client import PART_BYTES, Client, obstore
         from redoxfs.objects.store import ObjectStore
 
@@ -65,7 +66,7 @@ class Objects:
         speed = speed or UNKNOWN_SPEED
         least, most = _HELD_BYTES
         in_time = max(int(speed.bytes_per_s * timeout_s / _HELD_TIME_SHARE), PART_BYTES)
-        return ObjectStore(
+        return (ObjectStore if index.versions is None else ArchiveObjectStore)(
             index,
             Client(self.address, deadline_s=timeout_s),
             self.versions,
@@ -102,25 +103,41 @@ def open_objects(address: Address, *, timeout_s: float, measures: bool) -> "tupl
     Raises:
         SourceUnusableError, DamagedError, DamagedDatasetError
     """
-    from redoxfs.chunks import StorageSpeed
-    from redoxfs.objects.client import Version
     from redoxfs.objects.credentials import absolute_files
     from redoxfs.packed.index import load_index
 
     # A daemon, and whatever it starts, works in another folder.
     os.environ.update(absolute_files(address.scheme, os.environ))
-    with _cache() as (cache, is_kept):
-        told = _in_child(lambda: _told(*_fetched(address, cache, timeout_s, measures=measures)))
+    with index_cache() as (cache, is_kept):
+        told = in_child(lambda: _told(*_fetched(address, cache, timeout_s, measures=measures)))
         # Its arrays are mapped, so they stay when the folder is removed.
         index = load_index(Path(told["folder"]), lambda _shard, _name: False)
     if not told["was_kept"]:
         say(f"fetched the index, {format_bytes(told['size'])}" + (f", and kept it in {cache}" if is_kept else ""))
+    return objects_of(address, told), index
+
+
+def told_of(versions: "Sequence[Version]", speed: "StorageSpeed | None") -> dict[str, Any]:
+    """What `objects_of` needs, as plain JSON values."""
+    return {
+        "versions": [
+            (each.size, each.e_tag, None if each.modified is None else each.modified.isoformat()) for each in versions
+        ],
+        "speed": None if speed is None else (speed.seek_s, speed.bytes_per_s, speed.adds),
+    }
+
+
+def objects_of(address: Address, told: dict[str, Any]) -> Objects:
+    """The objects that a child told of."""
+    from redoxfs.chunks import StorageSpeed
+    from redoxfs.objects.client import Version
+
     versions = tuple(
         Version(size, e_tag, None if modified is None else datetime.fromisoformat(modified))
         for size, e_tag, modified in told["versions"]
     )
     speed = told["speed"]
-    return Objects(address, versions, None if speed is None else StorageSpeed(*speed)), index
+    return Objects(address, versions, None if speed is None else StorageSpeed(*speed))
 
 
 def verify_objects(
@@ -129,7 +146,7 @@ def verify_objects(
     """Check every byte of the dataset at an address. Raises as `open_objects`."""
     from redoxfs.objects.check import verify
 
-    with _cache() as (cache, _):
+    with index_cache() as (cache, _):
 
         def work() -> "Verified":
             fetched, _ = _fetched(address, cache, timeout_s, measures=False)
@@ -139,7 +156,7 @@ def verify_objects(
 
 
 @contextmanager
-def _cache() -> Iterator[tuple[Path, bool]]:
+def index_cache() -> Iterator[tuple[Path, bool]]:
     """The folder where indexes are kept, and whether they are; else a temporary one, with a line."""
     from redoxfs.dataset import default_cache_dir
 
@@ -175,16 +192,8 @@ def _fetched(
 
 def _told(found: "Fetched", speed: "StorageSpeed | None") -> dict[str, Any]:
     """What `open_objects` needs, as plain JSON values."""
-    return {
-        "folder": str(found.folder),
-        "was_kept": found.was_kept,
-        "size": found.size,
-        "versions": [
-            (each.size, each.e_tag, None if each.modified is None else each.modified.isoformat())
-            for each in found.versions
-        ],
-        "speed": None if speed is None else (speed.seek_s, speed.bytes_per_s, speed.adds),
-    }
+    told = {"folder": str(found.folder), "was_kept": found.was_kept, "size": found.size}
+    return {**told, **told_of(found.versions, speed)}
 
 
 def _translated(call: "Callable[[], Result]") -> "Result":
@@ -205,7 +214,7 @@ def _translated(call: "Callable[[], Result]") -> "Result":
         raise SourceUnusableError(error.strerror) from None
 
 
-def _in_child(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def in_child(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What ``call`` returns in a child. Raises as `_translated`."""
     # Here, so that the child need not import it.
     from redoxfs.objects.client import NoObstoreError, obstore

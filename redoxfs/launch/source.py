@@ -170,7 +170,7 @@ def open_dataset(opening: Opening) -> Dataset:
         Exception: as `catalog_of` and `load_index`.
     """
     source, options = opening.source, opening.options
-    if source.archives is None and options.archives not in (None, "none"):
+    if not _are_archives(opening) and options.archives not in (None, "none"):
         raise UsageError(f"{source.asked} names no tar archive, so there is nothing for --archives {options.archives}")
     name, kind = next((name, kind) for name, kind in KINDS.items() if kind.is_it(opening))
     return replace(kind.open(opening), kind=name)
@@ -267,16 +267,27 @@ def _object_store(dataset: Dataset, reading: Reading) -> "ChunkStore":
 
 def _open_archives(opening: Opening) -> Dataset:
     from redoxfs.chunks import UNKNOWN_SPEED
-    from redoxfs.launch.archives import open_archives
     from redoxfs.packed.archive_store import size_for_classes
 
     source, root_fd, options, memory = opening.source, opening.root_fd, opening.options, opening.memory
-    index = open_archives(source, root_fd, options, is_storage_local=opening.is_storage_local)
-    storage = _storage_of(index, root_fd, memory, None) if opening.measure_storage else None
+    objects = None
+    if source.address is not None:
+        from redoxfs.launch.archive_objects import open_archive_objects
+
+        given = memory.storage_speed
+        measures = opening.measure_storage and given is None
+        objects, index = open_archive_objects(
+            source.address, options, timeout_s=opening.timeout_s, measures=measures, given=given
+        )
+    else:
+        from redoxfs.launch.archives import open_archives
+
+        index = open_archives(source, root_fd, options, is_storage_local=opening.is_storage_local)
+    storage = _storage_of(index, root_fd, memory, objects) if opening.measure_storage else None
     if not POLICIES[memory.policy].streams:
         # Its memory is for chunks that have the same classes in their slots, which neighbours have not.
         cells = cells_of(index.catalog, options.chunk_size or DEFAULT_CHUNK_SIZE, options.seed)
-        return Dataset(index.catalog, cells, root_fd, index, storage)
+        return Dataset(index.catalog, cells, root_fd, index, storage, objects=objects)
     speed = storage if memory.storage_speed is not None or opening.members is None else None
     chunk_size = _packed_chunk_size(source, index, speed, options, memory)
     if options.chunk_size is None:
@@ -284,11 +295,21 @@ def _open_archives(opening: Opening) -> Dataset:
         chunk_size = size_for_classes(index, most, (speed or UNKNOWN_SPEED).longest_gap_bytes)
         if chunk_size < most:
             say(f"chunks of {counted(chunk_size, 'sample')}, not {most}: neighbours are of one class (--chunk-size)")
-    return Dataset(index.catalog, index.cells.split(chunk_size), root_fd, index, storage)
+    return Dataset(index.catalog, index.cells.split(chunk_size), root_fd, index, storage, objects=objects)
+
+
+def _are_archives(opening: Opening) -> bool:
+    source = opening.source
+    if source.address is None:
+        return source.archives is not None
+    from redoxfs.launch.archive_objects import are_archives
+
+    return are_archives(source.address, opening.options)
 
 
 def _archive_store(dataset: Dataset, reading: Reading) -> "ChunkStore":
-    del reading
+    if dataset.objects is not None:
+        return _object_store(dataset, reading)
     from redoxfs.packed.archive_store import ArchiveStore
 
     assert dataset.index is not None
@@ -297,7 +318,7 @@ def _archive_store(dataset: Dataset, reading: Reading) -> "ChunkStore":
 
 
 KINDS = {
-    "archives": Kind(lambda opening: opening.source.archives is not None, _open_archives, _archive_store),
+    "archives": Kind(_are_archives, _open_archives, _archive_store),
     "objects": Kind(lambda opening: opening.source.address is not None, _open_packed, _object_store),
     "packed": Kind(_is_packed, _open_packed, _packed_store),
     "directory": Kind(lambda _: True, _open_directory, _directory_store),

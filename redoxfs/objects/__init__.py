@@ -7,6 +7,7 @@
 ``index``        fetches the index once, and keeps it; notes the version of each shard
 ``speed``        measures what a read costs
 ``store``        the chunk store
+``archives``     tar archives that redoxfs did not write
 
 obstore does the transfers, and is imported when the first address is used.
 """

@@ -154,7 +154,8 @@ async def _manifest_text(client: Client) -> bytes:
             await client.head(f"{PACKING}/plan.json")
         except ObjectError:
             raise NotPackedError(
-                f"{client.address}: is not a packed dataset, as there is no {MANIFEST}; redoxfs pack makes one"
+                f"{client.address}: is not a packed dataset, as there is no {MANIFEST}; redoxfs pack makes one; "
+                f"for tar archives, write {client.address}/*.tar"
             ) from None
         raise DamagedDatasetError(
             f"{client.address}: the pack is unfinished; run the same redoxfs pack again to resume it"
@@ -212,12 +213,12 @@ async def _arrays(client: Client, folder: Path, sizes: dict[str, int]) -> None:
             )
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            await _all(part(fd, key, version, begin) for begin in range(0, size, PART_BYTES))
+            await all_of(part(fd, key, version, begin) for begin in range(0, size, PART_BYTES))
             os.fsync(fd)
         finally:
             os.close(fd)
 
-    await _all(array(name, size) for name, size in sizes.items())
+    await all_of(array(name, size) for name, size in sizes.items())
     durable.sync_directory(folder)
 
 
@@ -237,10 +238,10 @@ async def _versions(client: Client, shards: Sequence[tuple[str, int]]) -> tuple[
             raise DamagedDatasetError(f"{client.address.of(name)} is {version.size:,} bytes long instead of {length:,}")
         return version
 
-    return tuple(await _all(one(name, length) for name, length in shards))
+    return tuple(await all_of(one(name, length) for name, length in shards))
 
 
-async def _all(works: Any) -> list[Any]:
+async def all_of(works: Any) -> list[Any]:
     """The results of coroutines that run at the same time. The first failure ends the others, and is raised."""
     try:
         async with asyncio.TaskGroup() as group:

@@ -20,7 +20,9 @@ import numpy as np
 import redoxfs.native._native as faults
 from redoxfs.chunks import BackgroundRead, FileBytes, NativeRead, Payload, Read, StorageSpeed
 from redoxfs.objects.client import PART_BYTES, Client, Version
+from redoxfs.objects.index import all_of
 from redoxfs.packed import Index
+from redoxfs.packed.index import GROUP_GAP_MAX_BYTES
 from redoxfs.packed.sharded import ShardedStore, Sweep
 
 if TYPE_CHECKING:
@@ -60,8 +62,21 @@ class ObjectStore(ShardedStore):
         return {"requests": counts.requests, "retries": counts.retries, "received_bytes": counts.size}
 
     def _read(self, sweep: Sweep) -> Read:
-        first, last = sweep.entries[0], sweep.entries[-1]
-        return _ObjectRead(self, sweep, self._data_at[last] + self._size[last] - self._data_at[first])
+        held = sum(self._end(files) - self._data_at[files[0]] for files in self._together(sweep.entries))
+        return _ObjectRead(self, self._described(sweep), held)
+
+    def _together(self, entries: Sequence[int]) -> list[Sequence[int]]:
+        """Entries in order, as they are fetched: a gap that is longer than a pack makes is left out.
+
+        Between the files of a sample in an archive can be anything, or they are links to one file.
+        """
+        most = max(GROUP_GAP_MAX_BYTES, self._speed.longest_gap_bytes)
+        gaps = (self._data_at[after] - self._end([before]) for before, after in pairwise(entries))
+        cuts = [0, *(at for at, gap in enumerate(gaps, 1) if not 0 <= gap <= most), len(entries)]
+        return [entries[begin:end] for begin, end in pairwise(cuts)]
+
+    def _end(self, entries: Sequence[int]) -> int:
+        return self._data_at[entries[-1]] + self._size[entries[-1]]
 
     def _bytes_of(self, entry: int, offset: int, size: int, *, again: bool) -> bytes:  # noqa: ARG002 - nothing caches
         if not size:
@@ -72,10 +87,17 @@ class ObjectStore(ShardedStore):
     # In the event loop
 
     async def results(self, entries: Sequence[int]) -> "Sequence[FileResult]":
-        """Files that lie one after the other in a shard. Raises ObjectError."""
-        begin, end = self._data_at[entries[0]], self._data_at[entries[-1]] + self._size[entries[-1]]
+        """Files in the order in which they lie in a shard. Raises ObjectError."""
+        together = self._together(entries)
+        if len(together) == 1:
+            return await self._results(entries)
+        return [result for results in await all_of(map(self._results, together)) for result in results]
+
+    async def _results(self, entries: Sequence[int]) -> "Sequence[FileResult]":
+        """Files that are fetched together."""
         shard = self._shard_of[entries[0]]
-        results = self.native.scatter(entries, await self.fetch(shard, begin, end))
+        pieces = await self.fetch(shard, self._data_at[entries[0]], self._end(entries))
+        results = self.native.scatter(entries, pieces)
         if all(isinstance(result, FileBytes) for result in results):
             return results
         mended = list(results)
@@ -111,10 +133,10 @@ class _ObjectRead(BackgroundRead):
 
     __slots__ = ("_described", "_store")
 
-    def __init__(self, store: ObjectStore, sweep: Sweep, held_bytes: int) -> None:
-        super().__init__(tuple(sweep.samples), held_bytes)
+    def __init__(self, store: ObjectStore, described: NativeRead, held_bytes: int) -> None:
+        super().__init__(described.samples, held_bytes)
         self._store = store
-        self._described = NativeRead(self.samples, sweep.entries, sweep.counts, store)
+        self._described = described
 
     def run(self) -> Sequence[Payload]:
         return self._store._client.run(self._payloads())

@@ -9,18 +9,18 @@ import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import redoxfs.native._native as faults
-from redoxfs.chunks import Cells, NativeRead, Payload, Read, StorageSpeed
+from redoxfs.chunks import Cells, NativeRead, Payload, StorageSpeed
 from redoxfs.dataset import Catalog
 from redoxfs.linux.times import mtime_ns
 from redoxfs.packed.archive_cache import ArchiveIndex
 from redoxfs.packed.index import Index
 from redoxfs.packed.positions import Positions
-from redoxfs.packed.sharded import Sweep
+from redoxfs.packed.sharded import ShardedStore, Sweep
 from redoxfs.packed.store import PackedStore
 
 if TYPE_CHECKING:
@@ -106,7 +106,30 @@ def size_for_classes(index: Index, most: int, least_bytes: int) -> int:
     return chosen
 
 
-class ArchiveStore(PackedStore):
+class AsTheyLie(ShardedStore):
+    """Shards that somebody else wrote: without checksums, and with the files of a sample in any order."""
+
+    def __init__(self, index: Index, *args: Any, **options: Any) -> None:
+        assert index.versions is not None
+        self._has_groups = len(index.catalog.members) != len(index.catalog.class_of)
+        super().__init__(index, *args, **options)
+
+    def _as_they_lie(self, sample: int) -> list[int]:
+        files = super()._as_they_lie(sample)
+        return sorted(files, key=self._data_at.__getitem__) if self._has_groups else files
+
+    def _described(self, sweep: Sweep) -> NativeRead:
+        if not self._has_groups:
+            return super()._described(sweep)
+        roles = [file for sample in sweep.samples for file in ShardedStore._as_they_lie(self, sample)]
+        place = {file: at for at, file in enumerate(sweep.entries)}
+        return ArchiveRead(tuple(sweep.samples), sweep, self, [place[file] for file in roles])
+
+    def _is_right(self, entry: int, data: memoryview, block: int = 0) -> bool:  # noqa: ARG002 - there are no sums
+        return True
+
+
+class ArchiveStore(AsTheyLie, PackedStore):
     """Reads the archives of ``index`` below ``folder``.
 
     Raises:
@@ -116,19 +139,7 @@ class ArchiveStore(PackedStore):
     def __init__(self, index: Index, folder: Path, speed: StorageSpeed) -> None:
         assert index.versions is not None
         self._versions: list[list[int]] = index.versions.tolist()
-        self._has_groups = len(index.catalog.members) != len(index.catalog.class_of)
         super().__init__(index, folder, speed)
-
-    def _as_they_lie(self, sample: int) -> list[int]:
-        files = super()._as_they_lie(sample)
-        return sorted(files, key=self._data_at.__getitem__) if self._has_groups else files
-
-    def _read(self, sweep: Sweep) -> Read:
-        if not self._has_groups:
-            return super()._read(sweep)
-        roles = [file for sample in sweep.samples for file in PackedStore._as_they_lie(self, sample)]
-        place = {file: at for at, file in enumerate(sweep.entries)}
-        return ArchiveRead(tuple(sweep.samples), sweep, self, [place[file] for file in roles])
 
     def _bytes_of(self, entry: int, offset: int, size: int, *, again: bool) -> bytes:
         data = super()._bytes_of(entry, offset, size, again=again)
@@ -138,9 +149,6 @@ class ArchiveStore(PackedStore):
         if [now.st_size, mtime_ns(now), now.st_ino] != self._versions[shard]:
             raise self._has_changed(entry)
         return data
-
-    def _is_right(self, entry: int, data: memoryview, block: int = 0) -> bool:  # noqa: ARG002 - there are no sums
-        return True
 
     def failure(self, entry: int, error: int, fault: int) -> OSError:
         """See `NativeSource.failure`."""
@@ -162,7 +170,7 @@ class ArchiveRead(NativeRead):
 
     __slots__ = ("_order",)
 
-    def __init__(self, samples: tuple[int, ...], sweep: Sweep, store: ArchiveStore, order: list[int]) -> None:
+    def __init__(self, samples: tuple[int, ...], sweep: Sweep, store: AsTheyLie, order: list[int]) -> None:
         super().__init__(samples, sweep.entries, sweep.counts, store)
         self._order = order
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import xxhash
 
 import redoxfs.native._native as faults
-from redoxfs.chunks import ChunkStore, FileBytes, Read, SourceFile, Stamp, StorageSpeed
+from redoxfs.chunks import ChunkStore, FileBytes, NativeRead, Read, SourceFile, Stamp, StorageSpeed
 from redoxfs.dataset import show
 from redoxfs.dataset.columns import native_tree
 from redoxfs.native import Shards
@@ -90,6 +90,10 @@ class ShardedStore(ChunkStore):
             end = files_end
         sweeps.sort(key=lambda sweep: samples[0] not in sweep.samples)
         return [self._read(sweep) for sweep in sweeps]
+
+    def _described(self, sweep: Sweep) -> NativeRead:
+        """A sweep as data."""
+        return NativeRead(tuple(sweep.samples), sweep.entries, sweep.counts, self)
 
     def _as_they_lie(self, sample: int) -> list[int]:
         """The files of a sample, as they lie."""

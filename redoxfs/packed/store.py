@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from redoxfs.chunks import NativeRead, Read, SourceFile, StorageSpeed
+from redoxfs.chunks import Read, SourceFile, StorageSpeed
 from redoxfs.packed.index import Index
 from redoxfs.packed.sharded import ShardedStore, Sweep
 
@@ -72,7 +72,7 @@ class PackedStore(ShardedStore):
         return super().open_file(entry)
 
     def _read(self, sweep: Sweep) -> Read:
-        return NativeRead(tuple(sweep.samples), sweep.entries, sweep.counts, self)
+        return self._described(sweep)
 
     def _bytes_of(self, entry: int, offset: int, size: int, *, again: bool) -> bytes:
         fd = self._fds[self._shard_of[entry]]

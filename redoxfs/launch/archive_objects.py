@@ -1,0 +1,127 @@
+"""Tar archives in an object store, or on a web server, as SOURCE.
+
+SOURCE is an address that ends like an archive, and may have wildcards and braces: `s3://bucket/train-{000..999}.tar`.
+As for a packed dataset, a child does what needs the network (`redoxfs.launch.objects`). It keeps the index, and this
+process loads it.
+"""
+
+import os
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from redoxfs.launch.archives import catalog_of_archives, expanded, names_archives, say_found
+from redoxfs.launch.errors import SourceUnusableError, UsageError
+from redoxfs.launch.objects import Objects, in_child, index_cache, objects_of, told_of
+from redoxfs.launch.options import DatasetOptions
+from redoxfs.launch.scanning import showing_scan
+from redoxfs.objects import Address
+
+if TYPE_CHECKING:
+    from redoxfs.packed import Index
+
+
+def are_archives(address: Address, options: DatasetOptions) -> bool:
+    """Whether an address names tar archives, rather than a packed dataset."""
+    return options.archives != "none" and (names_archives(address.url) or "{" in address.url)
+
+
+def open_archive_objects(
+    address: Address,
+    options: DatasetOptions,
+    *,
+    timeout_s: float,
+    measures: bool,
+    given: tuple[float, int] | None = None,
+) -> "tuple[Objects, Index]":
+    """The dataset in the archives at an address, described on stderr.
+
+    Args:
+        measures: measure the speed of the store.
+        given: reads and bytes a second of the store, where they are known.
+
+    Raises:
+        UsageError, SourceUnusableError, DamagedError, and the errors of the dataset.
+    """
+    from redoxfs.objects.credentials import absolute_files
+    from redoxfs.packed.archive_cache import Archive, Kept
+    from redoxfs.packed.archive_store import index_of
+
+    if options.catalog is not None:
+        raise UsageError(f"{address}: --catalog is for a directory of files; the index of archives is kept by itself")
+    folder, patterns = split(address)
+    os.environ.update(absolute_files(address.scheme, os.environ))
+    layout = options.archives or "auto"
+    begin = time.monotonic()
+    with index_cache() as (cache, _):
+        told = in_child(
+            lambda: _told(address, folder, patterns, cache, options, timeout_s, measures=measures, given=given)
+        )
+        archives = tuple(Archive(**fields) for fields in told["archives"])
+        kept = Kept.load(cache, address.url)
+        found = None if kept is None else kept.index(archives, layout, salvages=options.salvage, is_new=True)
+    if found is None:
+        raise SourceUnusableError(f"{address}: its index could not be kept in {cache}")
+    found = replace(found, read=told["read"])
+    say_found(found, address.url, time.monotonic() - begin)
+    return objects_of(folder, told), index_of(found, catalog_of_archives(found, options), seed=options.seed)
+
+
+def split(address: Address) -> tuple[Address, list[str]]:
+    """The folder above all archives, and their names or wildcards in it. Raises UsageError."""
+    root = f"{address.scheme}://{address.url.split('/')[2]}"
+    paths = [path.split("/") for path in expanded(address.url[len(root) + 1 :])]
+    fixed = [path[:-1] for path in paths]
+    depth = 0
+    while all(
+        len(each) > depth and each[depth] == fixed[0][depth] and not set("*?[") & set(each[depth]) for each in fixed
+    ):
+        depth += 1
+    folder = "/".join([root, *paths[0][:depth]])
+    return Address(address.scheme, folder), ["/".join(path[depth:]) for path in paths]
+
+
+def _told(
+    address: Address,
+    folder: Address,
+    patterns: list[str],
+    cache: Path,
+    options: DatasetOptions,
+    timeout_s: float,
+    *,
+    measures: bool,
+    given: tuple[float, int] | None,
+) -> dict[str, Any]:
+    """In a child: keep the index, and tell of the archives, as plain JSON values."""
+    from redoxfs.chunks import UNKNOWN_SPEED, StorageSpeed
+    from redoxfs.objects.archives import InStore, names_at, versions_of
+    from redoxfs.objects.client import Client
+    from redoxfs.objects.speed import measure
+    from redoxfs.packed.archive_files import UnusableArchiveError
+    from redoxfs.packed.archives import load_or_index
+
+    client = Client(folder, deadline_s=timeout_s)
+    try:
+        names = names_at(client, patterns)
+        versions = versions_of(client, names)
+        measured = measure(client, names, versions) if measures else None
+        speed = measured or UNKNOWN_SPEED if given is None else StorageSpeed(1 / given[0], given[1])
+        files = InStore(client, names, versions, speed)
+        with showing_scan("archive") as progress:
+            found = load_or_index(
+                address.url,
+                files,
+                cache,
+                layout=options.archives or "auto",
+                rescan=options.rescan,
+                salvages=options.salvage,
+                progress=progress,
+            )
+    except UnusableArchiveError as error:
+        raise SourceUnusableError(str(error)) from None
+    return {
+        "archives": [asdict(archive) for archive in found.archives],
+        "read": found.read,
+        **told_of(versions, measured),
+    }
