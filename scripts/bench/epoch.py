@@ -1,6 +1,7 @@
 """Epochs in random order from slow storage: the plain directory, redoxfs on it, redoxfs on a packed copy.
 
-    scripts/bench/epoch.py [--files 20480] [--profiles nas,hdd,none] [--ways plain,directory,packed,sweep] [--json]
+    scripts/bench/epoch.py [--files 20480] [--profiles nas,hdd,none] [--ways plain,directory,packed,sweep,archive]
+                           [--json]
                            [--epochs 1] [--memory-mb 256] [--cap-mb 768] [--against CHECKOUT]
     scripts/bench/epoch.py --profiles latency [--readers 4,8,16] [--rounds 1] [--json]
 
@@ -14,6 +15,8 @@ One epoch is read from an empty page cache and, by redoxfs, with empty memory. W
 the table has the last one: from the second on, redoxfs has what its memory keeps, and the plain directory what the page
 cache has of it. --against measures another checkout of redoxfs on the packed copy in the same run, with the Python of
 its .venv.
+
+The way "archive" is redoxfs on a tar of a tar for each class, as ImageNet comes.
 
 The profile "latency" has no caps. A filesystem (scripts/slow_store.c) delays each open and each read by 2 ms, and keeps
 no pages from one open to the next. It serves many requests at a time, as storage behind a network does, so more
@@ -56,6 +59,7 @@ WAYS = {
     "plain": "plain directory",
     "directory": "redoxfs, directory",
     "packed": "redoxfs, packed",
+    "archive": "redoxfs, a tar of tars",
     "against": "the other checkout, packed",
     "sweep": "bare sweep",
 }
@@ -67,6 +71,7 @@ class Storage:
 
     source: Path
     packed: Path
+    archive: Path
     enter: Callable[[], None] | None = None
     """Processes that are measured call it between fork and exec."""
     read_bytes: Callable[[], int] | None = None
@@ -76,11 +81,16 @@ class Storage:
     """Caps the memory of the processes and their page cache: so much beside what the processes hold now."""
 
 
-def make_dataset(work: Path, files: int, console: Console) -> int:
-    """Make the files, and a packed copy. Returns the bytes of the files."""
+def make_dataset(work: Path, files: int, console: Console, *, has_archive: bool = False) -> int:
+    """Make the files, a packed copy, and perhaps a tar of a tar for each class. Returns the bytes of the files."""
     console.print(f"making {files:,} files …")
     names = make_files(work / "data", files, SMALLEST_BYTES, LARGEST_BYTES)
     mounts.pack(work / "data", work / "packed")
+    if has_archive:
+        (work / "inner").mkdir()
+        for folder in sorted((work / "data").iterdir()):
+            subprocess.run(["tar", "-C", folder, "-cf", work / f"inner/{folder.name}.tar", "."], check=True)
+        subprocess.run(["tar", "-C", work / "inner", "--remove-files", "-cf", work / "all.tar", "."], check=True)
     return sum((work / "data" / name).stat().st_size for name in names)
 
 
@@ -92,21 +102,23 @@ def storage(profile: throttle.Profile, work: Path, cap_bytes: int | None) -> Ite
             def leave(more_bytes: int) -> None:
                 group.limit_memory(group.used_bytes() + more_bytes)
 
-            data, packed = work / "data", work / "packed"
+            data, packed, archive = work / "data", work / "packed", work / "all.tar"
             forget = partial(throttle.drop_caches, names=False)
-            yield Storage(data, packed, group.enter, group.read_bytes, forget, leave)
+            yield Storage(data, packed, archive, group.enter, group.read_bytes, forget, leave)
         return
     slow = work / "slow"
     program = mounts.compiled(mounts.HERE.parent / "slow_store.c", work)
     with mounts.served_by([str(program), str(work), str(slow), str(profile.delay_ms)], slow):
-        yield Storage(slow / "data", slow / "packed")
+        yield Storage(slow / "data", slow / "packed", slow / "all.tar")
 
 
 @contextmanager
 def reading(
     stored: Storage, way: str, work: Path, memory_mb: int, *options: str, python: str = sys.executable
 ) -> Iterator[Path]:
-    """Where the files are read: "plain", or a mount of the "directory" or of the "packed" copy. "sweep": the copy.
+    """Where the files are read: "plain", or a mount of the "directory", of the "packed" copy or of the "archive".
+
+    "sweep": the copy.
 
     The daemon is that of the redoxfs of ``python``.
     """
@@ -117,7 +129,7 @@ def reading(
         yield stored.packed
         return
     mnt = work / "mnt"
-    source = stored.packed if way == "packed" else stored.source
+    source = {"packed": stored.packed, "archive": stored.archive}.get(way, stored.source)
     classes = [] if way == "packed" else ["--classes", "dir"]
     command = mounts.redoxfs(source, mnt, "--memory", f"{memory_mb}MiB", *classes, *options, python=python)
     with mounts.served_by(command, mnt, stored.enter):
@@ -172,7 +184,7 @@ def measure(
         for number in range(1, 1 + (1 if way == "sweep" else epochs)):
             before = stored.read_bytes() if stored.read_bytes else 0
             found = within(stored, folder, 0 if way == "sweep" else readers)
-            stats = mounts.stats(folder) if source in ("directory", "packed") else None
+            stats = mounts.stats(folder) if source in ("directory", "packed", "archive") else None
             read_bytes = stored.read_bytes() - before if stored.read_bytes else None
             rows.append(
                 {
@@ -193,7 +205,7 @@ def measure(
 
 def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     console = Console(stderr=True)
-    total = make_dataset(work, arguments.files, console)
+    total = make_dataset(work, arguments.files, console, has_archive="archive" in arguments.ways)
     rows = []
     for profile in (throttle.PROFILES[name] for name in arguments.profiles.split(",")):
         is_delayed = profile.delay_ms is not None

@@ -127,14 +127,22 @@ def _packed(place: Place, group: throttle.Group) -> Mount:
     return _redoxfs(place, group, place.prepared / "packed")
 
 
+def _tar(place: Place) -> None:
+    ran(["tar", "-C", str(place.images), "-cf", str(place.prepared / "images.tar"), "--sort=name", "."])
+
+
+def _archive(place: Place, group: throttle.Group) -> Mount:
+    return _redoxfs(place, group, place.prepared / "images.tar", "--classes", "dir", "--rescan")
+
+
 # ratarmount
 
 
-def _tar(place: Place) -> None:
+def _tar_and_index(place: Place) -> None:
     """One archive, and its index, as https://github.com/mxmlnkn/ratarmount#usage: the first mount makes the index."""
     if importlib.util.find_spec("ratarmount") is None:
         raise LeftOutError("No module named 'ratarmount'")
-    ran(["tar", "-C", str(place.images), "-cf", str(place.prepared / "images.tar"), "--sort=name", "."])
+    _tar(place)
     with mounts.served_by(_ratarmount(place), place.mounted):
         pass
 
@@ -243,6 +251,7 @@ SERVERS = {
     "directory": Server(None, _directory),
     "packed": Server(_pack, _packed),
     "objects": Server(_pack_to_s3, _s3_packed),
-    "ratarmount": Server(_tar, _tar_mount),
+    "archive": Server(_tar, _archive),
+    "ratarmount": Server(_tar_and_index, _tar_mount),
     "rclone": Server(_upload, _rclone_mount),
 }

@@ -99,6 +99,7 @@ WAYS = {
     "plain": Way("plain files", "plain"),
     "directory": Way("redoxfs, directory", "plain", SERVERS["directory"]),
     "packed": Way("redoxfs, packed", "plain", SERVERS["packed"]),
+    "archive": Way("redoxfs, a tar file", "plain", SERVERS["archive"]),
     "webdataset": Way("WebDataset", "webdataset_shards", least_cap_mb=2048),
     "litdata-raw": Way("LitData, raw", "litdata_raw"),
     "litdata": Way("LitData, optimized", "litdata_optimized"),
@@ -115,7 +116,7 @@ WAYS = {
 
 QUICK_WAYS = ("plain", "directory", "packed", "webdataset", "litdata", "spdl")
 
-OURS = ("plain", "directory", "packed", "objects")
+OURS = ("plain", "directory", "packed", "archive", "objects")
 
 
 NOTHING: dict[str, Any] = {
