@@ -24,8 +24,9 @@ with webdataset.ShardWriter(sys.argv[1] + "/train-%06d.tar", maxcount=20, verbos
 
 READ = """
 import json, sys, webdataset
-samples = webdataset.WebDataset(sys.argv[1], shardshuffle=False, empty_check=False)
-print(json.dumps({sample["__key__"]: [len(sample["jpg"]), int(sample["cls"])] for sample in samples}))
+for url in sys.argv[1:]:
+    samples = webdataset.WebDataset(url, shardshuffle=False, empty_check=False)
+    print(json.dumps({sample["__key__"]: [len(sample["jpg"]), int(sample["cls"])] for sample in samples}))
 """
 
 
@@ -60,6 +61,16 @@ def test_samples_of_webdataset_are_whole_and_come_once(machine: Machine, shards:
 
 def test_webdataset_reads_the_shards_of_a_mount_that_serves_them_as_files(machine: Machine, shards: Path) -> None:
     machine.ok("mount", "--archives", "none", shards, machine.mnt)
-    url = f"{machine.mnt}/train-{{000000..000002}}.tar"
-    done = subprocess.run([sys.executable, "-c", READ, url], check=True, capture_output=True, text=True)
-    assert json.loads(done.stdout) == {f"{number:07}": [300 * len(b"%d " % number), number] for number in range(KEYS)}
+    urls = [f"{folder}/train-{{000000..000002}}.tar" for folder in (machine.mnt, machine.mnt / ".redoxfs/exact")]
+    done = subprocess.run([sys.executable, "-c", READ, *urls], check=True, capture_output=True, text=True)
+    every = {f"{number:07}": [300 * len(b"%d " % number), number] for number in range(KEYS)}
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [every, every]
+
+
+def test_tar_finds_what_webdataset_wrote_in_the_exact_files(machine: Machine, shards: Path) -> None:
+    machine.ok("mount", "--classes", "any", shards, machine.mnt)
+    for shard in sorted(shards.iterdir()):
+        command = ["tar", "-C", str(machine.mnt / ".redoxfs/exact"), "-df", str(shard)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        differences = {line.rpartition(": ")[2] for line in (done.stdout + done.stderr).splitlines()}
+        assert differences <= {"Mode differs", "Uid differs", "Gid differs"}
