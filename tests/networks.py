@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol import Answer, LocalFirst, Message, PoolPolicy, SharedPolicy
+from redoxfs.protocol import Answer, LocalFirst, Message, PassingNode, PoolPolicy, SharedPolicy
 
 CHUNK_SIZE = 4
 
@@ -163,7 +163,7 @@ def pool_node(
         part_of=part_of,
         parts_by_lap=(node,),
     )
-    return made(
+    local = made(
         node,
         policy,
         class_of,
@@ -174,3 +174,6 @@ def pool_node(
         exchange=exchange,
         seed=seed,
     )
+    if isinstance(local, PassingNode):
+        local.keep_passes(np.zeros(len(class_of), np.int64), 1)
+    return local

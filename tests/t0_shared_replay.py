@@ -28,6 +28,7 @@ from redoxfs.protocol import (
     Hit,
     LocalFirst,
     Message,
+    PassingNode,
     RemoteAnswer,
     RemoteRead,
     ReplayError,
@@ -46,6 +47,8 @@ slow = pytest.mark.slow
 
 class PoolJob(Job):
     """The pool on several nodes. No sample has its next turn before all others of its class had theirs."""
+
+    made = LocalFirst
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class PoolJob(Job):
             remote_memory_bytes=self.remote_memory_bytes,
             exchange=self.exchange,
             seed=seed,
+            made=self.made,
         )
 
     def turn(self, path: int, sample: int) -> None:
@@ -96,6 +100,25 @@ class PoolJob(Job):
         others = [station.policy for other, station in enumerate(self.stations) if other != number]
         assert isinstance(node, LocalFirst)
         node.rejoin(np.max([other.begun() for other in others if isinstance(other, LocalFirst)], axis=0))
+
+
+class PassingJob(PoolJob):
+    """The same where nodes keep passes, and are told of half of the epochs. Laps are not exact."""
+
+    made = PassingNode
+
+    def turn(self, path: int, sample: int) -> None:
+        assert self.class_of[sample] == self.class_of[path]
+
+    def begin_epoch(self, orders: Sequence[npt.NDArray[np.int32]]) -> None:
+        del orders
+        if self.random.random() < 0.5:
+            for station in self.stations:
+                assert isinstance(station.policy, PassingNode)
+                station.policy.begin_pass(None)
+                station.void()
+                # It has no entry in the record.
+                station.save()
 
 
 class SlotJob(Job):
@@ -165,6 +188,17 @@ pools = st.builds(
     retained=st.sampled_from([0, 0.5, 1]),
     remote_memory_bytes=st.sampled_from([0, 5, 40, 1 << 30]),
     exchange=st.sampled_from([0.0, 0.3, 1.0]),
+    habits=habits,
+)
+
+passing = st.builds(
+    PassingJob,
+    st.integers(0, 1 << 32),
+    nodes=st.integers(2, 3),
+    samples=st.integers(1, 24),
+    classes=st.integers(1, 3),
+    remote_memory_bytes=st.sampled_from([0, 5, 1 << 30]),
+    exchange=st.sampled_from([0.0, 1.0]),
     habits=habits,
 )
 
@@ -247,6 +281,13 @@ class PoolMachine(FailingMachine):
         self.job = job
 
 
+class PassingMachine(FailingMachine):
+    @initialize(job=passing)
+    def begin(self, job: PassingJob) -> None:
+        self.job = job
+        job.is_exact = False
+
+
 class SlotMachine(FailingMachine):
     @initialize(job=slots)
     def begin(self, job: SlotJob) -> None:
@@ -267,6 +308,8 @@ class ExactSlotMachine(ReplacingMachine):
 
 TestPools = slow(PoolMachine.TestCase)
 TestPools.settings = settings(stateful_step_count=30, max_examples=50)
+TestPassing = slow(PassingMachine.TestCase)
+TestPassing.settings = settings(stateful_step_count=30, max_examples=50)
 TestSlots = slow(SlotMachine.TestCase)
 TestSlots.settings = settings(stateful_step_count=30, max_examples=50)
 TestExactPools = slow(ExactPoolMachine.TestCase)
@@ -279,7 +322,7 @@ TestExactSlots.settings = settings(stateful_step_count=30, max_examples=50)
 
 
 messages: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Take, *[st.integers(0, 1 << 40)] * 10),
+    st.builds(Take, *[st.integers(0, 1 << 40)] * 11, st.booleans(), st.integers(0, 1 << 40)),
     st.builds(
         RemoteRead,
         *[st.integers(0, 1 << 40)] * 6,
@@ -301,7 +344,7 @@ def remote_answer(home: int, number: int, asked: bool, given: tuple[int, ...]) -
 
 small = st.integers(0, 1 << 20)
 answers: st.SearchStrategy[Answer] = st.one_of(
-    st.builds(Given, small, small, small, small, samples, small, small),
+    st.builds(Given, small, small, small, small, samples, *[small] * 5),
     st.builds(remote_answer, small, small, st.booleans(), samples),
 )
 

@@ -79,6 +79,7 @@ from redoxfs.protocol import (
     DrawnBinding,
     Message,
     Opened,
+    PassingNode,
     Pending,
     PoolPolicy,
     Served,
@@ -1049,10 +1050,11 @@ def _retained(plan: Plan) -> dict[str, int]:
 def _passes(plan: Plan, trees: Sequence[str]) -> dict[str, Any]:
     """How far the passes of each tree are."""
     policy = plan.passing
+    counted = plan.policy if isinstance(plan.policy, PassingNode) else policy
     return {
         "passes": {} if policy is None else dict(zip(trees, map(PassFigures._asdict, policy.passes()), strict=True)),
-        "samples_held_back": 0 if policy is None else policy.samples_held_back,
-        "passes_given_twice": 0 if policy is None else policy.passes_given_twice,
+        "samples_held_back": 0 if counted is None else counted.samples_held_back,
+        "passes_given_twice": 0 if counted is None else counted.passes_given_twice,
     }
 
 

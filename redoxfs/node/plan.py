@@ -18,6 +18,7 @@ from redoxfs.dataset import Catalog
 from redoxfs.node.memory import Retainer
 from redoxfs.protocol import (
     LocalFirst,
+    PassingNode,
     PoolPolicy,
     ServingPolicy,
     SharedServingPolicy,
@@ -121,7 +122,8 @@ class Plan:
     ``about``           its fields in `stats.json`
     ``retained``        the policy, if it retains samples from lap to lap
     ``lendable_bytes``  how much of what is retained open files may have
-    ``passing``         the policy, if it keeps passes
+    ``passing``         the policy of one node, if it keeps passes
+    ``begins_passes``   an epoch that the job tells of begins a pass
     """
 
     policy: ServingPolicy | SharedServingPolicy
@@ -135,6 +137,7 @@ class Plan:
     retained: "Retaining | None" = None
     lendable_bytes: int = 0
     passing: PoolPolicy | None = None
+    begins_passes: bool = False
 
     @property
     def nodes(self) -> int:
@@ -358,7 +361,7 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
     capacity, retained, lendable = _divided(catalog, cells, memory_bytes, part)
     class_of = np.ascontiguousarray(catalog.class_of)
     policy: ServingPolicy | SharedServingPolicy
-    keeps_passes = share is None and not catalog.is_for_sampler and total > 0
+    keeps_passes = not catalog.is_for_sampler and total > 0
     if share is None:
         policy = pool = PoolPolicy(
             cells.cells, class_of, sizes, capacity_bytes=capacity, retained_bytes=retained, seed=seed
@@ -379,7 +382,8 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             part_of=part_of,
             parts_by_lap=(share.node,),
         )
-        policy = node = LocalFirst(
+        made = PassingNode if keeps_passes else LocalFirst
+        policy = node = made(
             share.node,
             pool,
             class_of,
@@ -390,6 +394,8 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             exchange=share.exchange or 0.0,
             seed=seed + share.node,
         )
+        if isinstance(node, PassingNode):
+            node.keep_passes(*_trees(catalog))
         lies_at = None if share.shared_storage else part_of
         sharing = Sharing(share, node, reads_alone=False, lies_at=lies_at)
     policy.count_laps(*_trees(catalog))
@@ -404,8 +410,9 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
         sharing=sharing,
         about={"policy": "pool", "chunks": len(cells.cells), "chunk_size": cells.chunk_size},
         retained=pool,
-        passing=pool if keeps_passes else None,
+        passing=pool if keeps_passes and share is None else None,
         lendable_bytes=lendable,
+        begins_passes=keeps_passes,
     )
 
 

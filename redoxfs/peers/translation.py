@@ -96,6 +96,9 @@ def ask(caller: pb.Caller, message: Message, acked_below: int | None = None) -> 
                 room_bytes=message.room_bytes,
                 again=message.attempt,
                 done=message.done,
+                epoch=message.epoch,
+                anyway=message.anyway,
+                turn=message.turn,
             )
         )
     else:
@@ -135,6 +138,7 @@ def asked(request: pb.AskRequest, home: int, bounds: Bounds | None = None) -> Me
         take = request.take
         check_below(SIGNED, room_bytes=take.room_bytes)
         check_below(SIGNED_32, cls=take.cls, most=take.most, again=take.again, done=take.done)
+        check_below(SIGNED_32, epoch=take.epoch, turn=take.turn)
         check_laps((take.lap,))
         message = Take(
             requester=requester,
@@ -147,6 +151,9 @@ def asked(request: pb.AskRequest, home: int, bounds: Bounds | None = None) -> Me
             room_bytes=take.room_bytes,
             attempt=take.again,
             done=take.done,
+            epoch=take.epoch,
+            anyway=take.anyway,
+            turn=take.turn,
         )
     else:
         raise ValueError("a message of an unknown kind")
@@ -209,7 +216,16 @@ def _head(answer: Answer | None, header: pb.Header) -> bytes:
         )
     elif isinstance(answer, Given):
         header.given.CopyFrom(
-            pb.Given(cls=answer.cls, lap=answer.lap, samples=answer.samples, left=answer.left, done=answer.done)
+            pb.Given(
+                cls=answer.cls,
+                lap=answer.lap,
+                samples=answer.samples,
+                left=answer.left,
+                done=answer.done,
+                epoch=answer.epoch,
+                again=answer.again,
+                oldest=answer.oldest,
+            )
         )
     else:
         raise TypeError(f"no way to send a {type(answer).__name__}")
@@ -243,6 +259,7 @@ def received(data: bytes, message: Message, bounds: Bounds | None = None) -> tup
         if len(given.samples) > max(1, message.max_samples):
             raise ValueError(f"{len(given.samples)} samples, where {message.max_samples} were asked for")
         check_below(SIGNED_32, cls=given.cls, left=given.left, done=given.done)
+        check_below(SIGNED_32, epoch=given.epoch, again=given.again, oldest=given.oldest)
         check_laps((given.lap,))
         answer = Given(
             home=message.home,
@@ -252,6 +269,9 @@ def received(data: bytes, message: Message, bounds: Bounds | None = None) -> tup
             samples=tuple(given.samples),
             left=given.left,
             done=given.done,
+            epoch=given.epoch,
+            again=given.again,
+            oldest=given.oldest,
         )
     else:
         raise ValueError(f"a {type(message).__name__} was answered with {kind or 'nothing'}")

@@ -25,8 +25,9 @@ def numbers_of(sent: Message | Answer) -> list[int]:
     match sent:
         case Take():
             return [TAKE, *sent]
-        case Given(home, number, cls, lap, samples, left, done):
-            return [GIVEN, home, number, cls, lap, left, done, *samples]
+        case Given():
+            home, number, cls, lap, samples, *news = sent
+            return [GIVEN, home, number, cls, lap, *news, *samples]
         case RemoteRead():
             *numbers, hits, passed = sent
             return [REMOTE_READ, *numbers, len(hits), *[n for hit in hits for n in hit], *passed]
@@ -58,12 +59,15 @@ def _read(numbers: Sequence[int], kinds: dict[int, Callable[[list[int]], T]], na
 
 
 def _take(fields: list[int]) -> Take:
-    return Take(*fields)
+    *others, anyway, turn = fields
+    if len(fields) != len(Take._fields) or anyway not in (0, 1):
+        raise ValueError("other numbers")
+    return Take(*others, bool(anyway), turn)
 
 
 def _given(fields: list[int]) -> Given:
-    home, number, cls, lap, left, done, *samples = fields
-    return Given(home, number, cls, lap, tuple(samples), left, done)
+    home, number, cls, lap, left, done, epoch, again, oldest, *samples = fields
+    return Given(home, number, cls, lap, tuple(samples), left, done, epoch, again, oldest)
 
 
 def _remote_read(fields: list[int]) -> RemoteRead:

@@ -120,20 +120,26 @@ class Hit(_message.Message):
     def __init__(self, sample: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
 
 class Take(_message.Message):
-    __slots__ = ("cls", "lap", "most", "room_bytes", "again", "done")
+    __slots__ = ("cls", "lap", "most", "room_bytes", "again", "done", "epoch", "anyway", "turn")
     CLS_FIELD_NUMBER: _ClassVar[int]
     LAP_FIELD_NUMBER: _ClassVar[int]
     MOST_FIELD_NUMBER: _ClassVar[int]
     ROOM_BYTES_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ANYWAY_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
     cls: int
     lap: int
     most: int
     room_bytes: int
     again: int
     done: int
-    def __init__(self, cls: _Optional[int] = ..., lap: _Optional[int] = ..., most: _Optional[int] = ..., room_bytes: _Optional[int] = ..., again: _Optional[int] = ..., done: _Optional[int] = ...) -> None: ...
+    epoch: int
+    anyway: bool
+    turn: int
+    def __init__(self, cls: _Optional[int] = ..., lap: _Optional[int] = ..., most: _Optional[int] = ..., room_bytes: _Optional[int] = ..., again: _Optional[int] = ..., done: _Optional[int] = ..., epoch: _Optional[int] = ..., anyway: _Optional[bool] = ..., turn: _Optional[int] = ...) -> None: ...
 
 class AskReply(_message.Message):
     __slots__ = ("header", "payload")
@@ -190,18 +196,24 @@ class RemoteAnswer(_message.Message):
     def __init__(self, sample: _Optional[int] = ..., prefetched: _Optional[_Iterable[int]] = ..., laps: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Given(_message.Message):
-    __slots__ = ("cls", "lap", "samples", "left", "done")
+    __slots__ = ("cls", "lap", "samples", "left", "done", "epoch", "again", "oldest")
     CLS_FIELD_NUMBER: _ClassVar[int]
     LAP_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
     cls: int
     lap: int
     samples: _containers.RepeatedScalarFieldContainer[int]
     left: int
     done: int
-    def __init__(self, cls: _Optional[int] = ..., lap: _Optional[int] = ..., samples: _Optional[_Iterable[int]] = ..., left: _Optional[int] = ..., done: _Optional[int] = ...) -> None: ...
+    epoch: int
+    again: int
+    oldest: int
+    def __init__(self, cls: _Optional[int] = ..., lap: _Optional[int] = ..., samples: _Optional[_Iterable[int]] = ..., left: _Optional[int] = ..., done: _Optional[int] = ..., epoch: _Optional[int] = ..., again: _Optional[int] = ..., oldest: _Optional[int] = ...) -> None: ...
 
 class PartRequest(_message.Message):
     __slots__ = ("caller", "number", "part")

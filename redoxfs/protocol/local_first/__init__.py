@@ -75,6 +75,7 @@ taken, for this lap, and in the pool, for the next.
 
 from redoxfs.protocol.local_first.exchange import exchange_for
 from redoxfs.protocol.local_first.messages import Given, Take
+from redoxfs.protocol.local_first.passing import PassingNode
 from redoxfs.protocol.local_first.policy import BATCH, LocalFirst
 
-__all__ = ["BATCH", "Given", "LocalFirst", "Take", "exchange_for"]
+__all__ = ["BATCH", "Given", "LocalFirst", "PassingNode", "Take", "exchange_for"]

@@ -9,7 +9,9 @@ class Take(NamedTuple):
     ``number`` counts the messages between the two. ``acked_below``: the requester has the answers to all lower numbers.
     ``room_bytes``: the room for the samples after the first. ``attempt``: how many times in a row every peer was asked
     for this class and had nothing; from 1 on the sender should wait a little before it sends. ``done``: how many
-    samples the requester has handed to readers in ``lap``.
+    samples the requester has handed to readers in ``lap``. Where passes are kept (`passing`): ``epoch``: how many
+    epochs of the class's tree the requester was told of, and one; 0 where that is unknown. ``anyway``: nobody has a
+    sample that its pass allows; give the one that left longest ago. ``turn``: how many opens of the tree it had.
     """
 
     requester: int
@@ -22,12 +24,17 @@ class Take(NamedTuple):
     room_bytes: int
     attempt: int
     done: int
+    epoch: int = 0
+    anyway: bool = False
+    turn: int = 0
 
 
 class Given(NamedTuple):
     """The answer: ``samples``, and the home's news of the class in ``lap``.
 
-    ``left``: how many samples it has that are not reserved; ``done``: how many it has handed to readers.
+    ``left``: how many samples it has that are not reserved; ``done``: how many it has handed to readers. Where passes
+    are kept: ``epoch``: as in Take. ``again``: how many samples that had their turn in ``lap`` its pass allows;
+    ``oldest``: how many opens of its own were since the first of those that are held back left; 0 where none is.
     """
 
     home: int
@@ -37,3 +44,6 @@ class Given(NamedTuple):
     samples: tuple[int, ...]
     left: int
     done: int
+    epoch: int = 0
+    again: int = 0
+    oldest: int = 0

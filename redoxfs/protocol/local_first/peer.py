@@ -22,17 +22,31 @@ class Peer:
 
     ``left``, ``done``  int32[C], the peer's last news
     ``before``          int32[C], how many samples the process before it had done, by its last news
+    ``again``, ``oldest``  int32[C], the peer's last news, where passes are kept
     ``unanswered``      messages to it, oldest first
     ``answers``         to its messages, by their number, from ``acked_below``
     ``first``           the number of the first message that no process before it can answer
     """
 
-    __slots__ = ("acked_below", "answers", "before", "done", "first", "left", "number", "unanswered")
+    __slots__ = (
+        "acked_below",
+        "again",
+        "answers",
+        "before",
+        "done",
+        "first",
+        "left",
+        "number",
+        "oldest",
+        "unanswered",
+    )
 
     def __init__(self, left: Int32) -> None:
         self.left: memoryview[int] = left.data
         self.done: memoryview[int] = np.zeros_like(left).data
         self.before: memoryview[int] = np.zeros_like(left).data
+        self.again: memoryview[int] = np.zeros_like(left).data
+        self.oldest: memoryview[int] = np.zeros_like(left).data
         self.number = self.first = 0
         self.unanswered: dict[int, Sent] = {}
         self.answers: dict[int, Given] = {}
@@ -40,7 +54,7 @@ class Peer:
 
     def of_classes(self) -> list[Int32]:
         """What is known of each class, int32[C] each; not copies."""
-        return [np.asarray(view) for view in (self.left, self.done, self.before)]
+        return [np.asarray(view) for view in (self.left, self.done, self.before, self.again, self.oldest)]
 
     def acknowledge(self, below: int) -> None:
         """Forget the answers below a number: the peer has them."""

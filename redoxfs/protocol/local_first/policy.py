@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from redoxfs.protocol.events import Answer, Delivered, Handled, Load, Message, Pending, Served
 from redoxfs.protocol.local_first.messages import Given, Take
-from redoxfs.protocol.local_first.peer import Sent
+from redoxfs.protocol.local_first.peer import Peer, Sent
 from redoxfs.protocol.local_first.state import NodeState
 from redoxfs.protocol.local_first.waiting import Ticket
 from redoxfs.protocol.replay import ReplayError
@@ -83,17 +83,8 @@ class LocalFirst(NodeState, SharedServingPolicy):
         if kept is not None:
             return Handled(kept, repeated=True)
         peer.acknowledge(message.acked_below)
-        cls = message.cls
-        if message.lap > self._lap[cls]:
-            self._begin_lap(cls, message.lap)
-        turns: list[Served] = []
-        if message.lap == self._lap[cls]:
-            peer.done[cls] = max(message.done, peer.done[cls])
-            turns = self._give(cls, message.max_samples, message.room_bytes)
-            if not turns and message.attempt:
-                self._seek(cls)
-        samples = tuple([turn.sample for turn in turns])
-        given = Given(self._node, message.number, cls, self._lap[cls], samples, self._free(cls), self._done[cls])
+        turns = self._answer(message, peer)
+        given = self._news(message, tuple([turn.sample for turn in turns]))
         peer.answers[message.number] = given
         loads: list[Load] = []
         for turn in turns:
@@ -122,20 +113,15 @@ class LocalFirst(NodeState, SharedServingPolicy):
         self._taken.free_bytes += sent.room_bytes
         if is_asked:
             del self._asked[cls]
-        if answer.lap > self._lap[cls]:
-            self._begin_lap(cls, answer.lap)
-        if answer.samples and answer.lap < self._lap[cls]:
+        if not self._take_news(answer, sent.message, peer):
             # No waiting request can be answered from here, or this answers the Take that they waited for.
             self._ask_if_wanted(cls)
             return None
-        if answer.lap == self._lap[cls] and answer.number >= peer.first:
-            peer.left[cls] = answer.left
-            peer.done[cls] = max(answer.done, peer.done[cls])
         if answer.samples:
             self._accept(cls, answer.samples, has_room=is_asked)
             self._empty_answers.pop(cls, None)
             self._sought.discard(cls)
-        elif answer.lap == sent.message.lap == self._lap[cls]:
+        elif self._is_of_now(answer, sent.message):
             empty_answers = self._empty_answers.setdefault(cls, {})
             empty_answers[answer.home] = empty_answers.get(answer.home, 0) + 1
         delivered = self._look_again(cls)
@@ -282,6 +268,40 @@ class LocalFirst(NodeState, SharedServingPolicy):
             if len(turns) > 1:
                 room_bytes -= self._bytes_of[turns[-1].sample]
         return turns
+
+    def _answer(self, message: Take, peer: Peer) -> list[Served]:
+        """What ``peer`` gets. It brings news of the lap, too."""
+        cls = message.cls
+        if message.lap > self._lap[cls]:
+            self._begin_lap(cls, message.lap)
+        if message.lap < self._lap[cls]:
+            return []
+        peer.done[cls] = max(message.done, peer.done[cls])
+        turns = self._give(cls, message.max_samples, message.room_bytes)
+        if not turns and message.attempt:
+            self._seek(cls)
+        return turns
+
+    def _news(self, message: Take, samples: tuple[int, ...]) -> Given:
+        """The answer to a message."""
+        cls = message.cls
+        return Given(self._node, message.number, cls, self._lap[cls], samples, self._free(cls), self._done[cls])
+
+    def _take_news(self, answer: Given, message: Take, peer: Peer) -> bool:  # noqa: ARG002
+        """Take in what a peer says of its lap. False where its samples are of no use."""
+        cls = answer.cls
+        if answer.lap > self._lap[cls]:
+            self._begin_lap(cls, answer.lap)
+        if answer.samples and answer.lap < self._lap[cls]:
+            return False
+        if answer.lap == self._lap[cls] and answer.number >= peer.first:
+            peer.left[cls] = answer.left
+            peer.done[cls] = max(answer.done, peer.done[cls])
+        return True
+
+    def _is_of_now(self, answer: Given, message: Take) -> bool:
+        """Whether an empty answer says that the peer has nothing in the present lap."""
+        return answer.lap == message.lap == self._lap[answer.cls]
 
     # Laps
 
@@ -483,10 +503,24 @@ class LocalFirst(NodeState, SharedServingPolicy):
                 return number
         return None
 
+    def _addressed(self, message: Take) -> Take:
+        """A message as it is sent."""
+        return message
+
     def _richest(self, cls: int) -> int:
         return max(self._there, key=lambda number: self._peers[number].left[cls])
 
-    def _send(self, home: int, cls: int, max_samples: int, room_bytes: int, granted_bytes: int, attempt: int) -> None:
+    def _send(
+        self,
+        home: int,
+        cls: int,
+        max_samples: int,
+        room_bytes: int,
+        granted_bytes: int,
+        attempt: int,
+        *,
+        anyway: bool = False,
+    ) -> None:
         peer = self._peers[home]
         number = peer.number
         peer.number += 1
@@ -495,5 +529,6 @@ class LocalFirst(NodeState, SharedServingPolicy):
         acked_below = next(iter(peer.unanswered), number)
         lap, done = self._lap[cls], self._done[cls]
         message = Take(self._node, home, number, acked_below, cls, lap, max_samples, room_bytes, attempt, done)
+        message = self._addressed(message._replace(anyway=anyway) if anyway else message)
         peer.unanswered[number] = Sent(granted_bytes, message)
         self.outbox.append(message)

@@ -4,11 +4,15 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from redoxfs.protocol.events import Served
 from redoxfs.protocol.pool import PoolPolicy
 from redoxfs.protocol.replay import ReplayError
 from redoxfs.protocol.turns import Turns
+
+Int32 = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
 
 
 class Pool(Protocol):
@@ -21,6 +25,11 @@ class Pool(Protocol):
     def skip(self, cls: int, lap: int) -> list[int]: ...
     def is_resident(self, sample: int) -> bool: ...
     def turns(self) -> Turns: ...
+    def begin_lap_without(self, cls: int, lap: int, held: Flags) -> None: ...
+    def is_left(self, sample: int) -> bool: ...
+    def leave_out(self, sample: int) -> bool: ...
+    def come_into_lap(self, samples: Int32) -> None: ...
+    def give_copy(self, sample: int) -> Served: ...
 
 
 class RepeatedPool:
@@ -73,6 +82,24 @@ class RepeatedPool:
 
     def turns(self) -> Turns:
         return Turns(self._laps.copy(), np.packbits(self._had_array), 0)
+
+    def begin_lap_without(self, cls: int, lap: int, held: Flags) -> None:
+        members = self._members(cls)
+        self._had_array[members] = held[members]
+        self._laps[cls] = lap
+
+    def is_left(self, sample: int) -> bool:
+        return not self._had[sample]
+
+    def leave_out(self, sample: int) -> bool:
+        self._had[sample] = 1
+        return False
+
+    def come_into_lap(self, samples: Int32) -> None:
+        self._had_array[samples] = 0
+
+    def give_copy(self, sample: int) -> Served:
+        return Served(sample)
 
     def _choose(self, sample: int) -> int:
         cls = self._class_of[sample]

@@ -214,9 +214,9 @@ class NodeState:
             "peers": rows(((peer.number, peer.first, peer.acked_below) for peer in peers.values()), 3),
             "there": rows(((peer,) for peer in self._there), 1),
             "unanswered": rows(
-                ((sent.room_bytes, *sent.message) for peer in peers.values() for sent in peer.unanswered.values()), 11
+                ((sent.room_bytes, *sent.message) for peer in peers.values() for sent in peer.unanswered.values()), 14
             ),
-            "answers": rows(((peer, g.number, g.cls, g.lap, len(g.samples), g.left, g.done) for peer, g in answers), 7),
+            "answers": rows(((peer, g.number, g.cls, g.lap, len(g.samples), *g[5:]) for peer, g in answers), 10),
             "answered": rows(((sample,) for _, given in answers for sample in given.samples), 1),
             "taken": self._taken.table(),
             "reserved": self._reservations.table(),
@@ -244,7 +244,7 @@ class NodeState:
             array[:] = saved
         if classes and (self._lap_array.min() < 1 or np.asarray(self._left).min() < 0):
             raise ValueError("the state has laps or counts out of range")
-        of_peers = reader.array("of_peers", np.int32, len(self._peers), 3, classes)
+        of_peers = reader.array("of_peers", np.int32, len(self._peers), 5, classes)
         numbers = reader.table("peers", MOST, MOST, MOST)
         for peer, saved, (number, first, acked_below) in zip(self._peers.values(), of_peers, numbers, strict=True):
             for array, of_peer in zip(peer.of_classes(), saved, strict=True):
@@ -252,18 +252,18 @@ class NodeState:
             peer.number, peer.first, peer.acked_below = number, first, acked_below
         there = {peer for (peer,) in reader.table("there", nodes)}
         self._there = [number for number in self._peers if number in there]
-        messages = reader.table("unanswered", MOST, nodes, nodes, MOST, MOST, classes, MOST, MOST, MOST, MOST, MOST)
-        for room_bytes, *fields in messages:
-            message = Take(*fields)
+        limits = (nodes, nodes, MOST, MOST, classes, MOST, MOST, MOST, MOST, MOST, MOST, 2, MOST)
+        for room_bytes, *fields, anyway, turn in reader.table("unanswered", MOST, *limits):
+            message = Take(*fields, bool(anyway), turn)
             self._peer(message.home).unanswered[message.number] = Sent(room_bytes, message)
         answered = [sample for (sample,) in reader.table("answered", samples)]
-        for peer_number, number, cls, lap, count, left, done in reader.table(
-            "answers", nodes, MOST, classes, MOST, len(answered) + 1, MOST, MOST
+        for peer_number, number, cls, lap, count, *news in reader.table(
+            "answers", nodes, MOST, classes, MOST, len(answered) + 1, *[MOST] * 5
         ):
             given, answered = tuple(answered[:count]), answered[count:]
             if len(given) < count:
                 raise ValueError("the state lacks samples of its answers")
-            self._peer(peer_number).answers[number] = Given(self._node, number, cls, lap, given, left, done)
+            self._peer(peer_number).answers[number] = Given(self._node, number, cls, lap, given, *news)
         self._taken.resume(reader.table("taken", classes, samples, 2), reader.number("free_bytes"))
         self._reservations.resume(reader.table("reserved", classes, samples, 2))
         self._waiting.resume(reader.table("waiting", classes, MOST, 2), reader.value("last_ticket"))

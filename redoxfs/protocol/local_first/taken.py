@@ -116,6 +116,18 @@ class Taken:
                 kept.append(sample)
         return kept, evicted
 
+    def remove(self, cls: int, sample: int) -> bool:
+        """Remove a sample that is there. Returns whether its bytes were."""
+        queue = self._queues[cls]
+        queue.remove(sample)
+        if not queue:
+            del self._queues[cls]
+        if sample in self._evicted:
+            self._evicted.remove(sample)
+            return False
+        self.free_bytes += self._bytes_of[sample]
+        return True
+
     def table(self) -> Int64:
         """int64[n, 3]: the class of each sample, the sample, and whether it is evicted; in the order of the queues."""
         return rows(

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 
 from redoxfs.protocol.events import Load, Served
 from redoxfs.protocol.pool.loads import Loads
@@ -10,6 +11,9 @@ from redoxfs.protocol.pool.passes import MOST_TURNS, Pass, PassFigures
 from redoxfs.protocol.pool.queues import HAD_TURN, RESERVED
 from redoxfs.protocol.pool.state import DELIVERED_PER_REQUEST
 from redoxfs.protocol.serving import ServingPolicy
+
+Int32 = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
 
 NOT_LOADED, LOADED, RETAINED = 0, 1, 2
 """What a sample was when it was reserved. The room of a retained one is kept for it."""
@@ -194,6 +198,52 @@ class PoolPolicy(Loads, ServingPolicy):
         if self._progress is not None:
             self._progress.count_again()
         return let_go
+
+    # For a node among several, which keeps the passes itself
+
+    def begin_lap_without(self, cls: int, lap: int, held: Flags) -> None:
+        """Begin ``lap`` of a class. It leaves out the samples that ``held``, bool[S], marks: as if they had had their
+        turn. Reserved ones stay reserved.
+        """
+        members = self._queues.members(cls)
+        out = held[members]
+        if self._part_array is not None:
+            out |= self._part_array[members] != self._parts.following[cls]
+        touched = self._leave_counts(cls)
+        self._queues.rearrange(cls, out)
+        self._stay_if_retained(cls)
+        self._count_again(cls, touched)
+        self._lap[cls] = lap
+        self._parts.enter(cls, lap)
+
+    def is_left(self, sample: int) -> bool:
+        """Whether a sample is in the lap of its class, had no turn in it, and is not reserved."""
+        cls = self._class_of[sample]
+        return not self._queues.had[sample] and self._queues.is_in_lap(cls, sample)
+
+    def leave_out(self, sample: int) -> bool:
+        """The lap goes on without a sample that `is_left`. Returns whether it was in memory; it is not any more."""
+        cls, queues, chunk = self._class_of[sample], self._queues, self._chunk_of[sample]
+        was_resident = queues.is_resident(cls, sample)
+        if not was_resident:
+            # As if it came, and left at once.
+            self._load(chunk, [sample], [])
+        self._take_out(cls, queues.at_array[sample])
+        queues.stays[sample] = 0
+        self._count_for_next_lap(cls, sample, 1)
+        return was_resident
+
+    def come_into_lap(self, samples: Int32) -> None:
+        """Samples that the lap of their class was begun without come into it."""
+        self._come_into_lap(samples)
+
+    def give_copy(self, sample: int) -> Served:
+        """Give a sample that is not reserved, and leave it where it is: it has no turn by that."""
+        if self.is_resident(sample):
+            return Served(sample, kept=True)
+        load = Load(self._chunk_of[sample], (sample,))
+        self._now += DELIVERED_PER_REQUEST
+        return Served(sample, (load,))
 
     # Turns
 

@@ -101,6 +101,10 @@ class Queues:
         place = self._at[sample]
         return place < self.next[cls] or self.served[cls] <= place < self.loaded[cls]
 
+    def is_in_lap(self, cls: int, sample: int) -> bool:
+        """Whether a sample is resident for this lap, or fresh."""
+        return self._at[sample] >= self.served[cls]
+
     def is_retained(self, cls: int, sample: int) -> bool:
         """Whether a sample is in one of the retained sections."""
         place = self._at[sample]

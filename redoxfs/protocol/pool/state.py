@@ -486,9 +486,7 @@ class PoolState:
         else:
             touched = self._leave_counts(cls)
             queues.rearrange(cls, held)
-            members = queues.members(cls)
-            stays = queues.had_array[members] != HAD_TURN
-            queues.stays_array[members] = stays & self._retained_array[members] if self._retained_limit_bytes else False
+            self._stay_if_retained(cls)
             passes.held_back += int(np.count_nonzero(held))
             self._count_again(cls, touched)
             self._lap_of_class[cls] += 1
@@ -499,6 +497,14 @@ class PoolState:
             self._ahead.difference_update([s for s in self._reserved.get(cls, ()) if not passes.in_pass[s]])
         if self._progress is not None:
             self._progress.begin_lap(tree.number, tree.lap)
+
+    def _stay_if_retained(self, cls: int) -> None:
+        """The retained samples of a class that are in its lap stay after their turn."""
+        members = self._queues.members(cls)
+        stays = self._queues.had_array[members] != HAD_TURN
+        self._queues.stays_array[members] = (
+            stays & self._retained_array[members] if self._retained_limit_bytes else False
+        )
 
     def _leave_counts(self, cls: int) -> Int32:
         """A class's samples are in no count of samples to load. Returns the chunks to file, with repeats."""

@@ -1,0 +1,507 @@
+"""A node of the local-first protocol that keeps passes: an epoch is an epoch on several nodes, too.
+
+Each node finds the passes of its own opens, and as a home it holds back what left it since its pass began (`passes`).
+That is the rule for exactness. Laps come second: of what a pass allows, what had no turn in the lap goes first. So a
+lap here is not exact, and ends where nobody has anything left that the passes allow:
+
+    all of a lap is done, or every peer was asked and had nothing left, and
+      something that had its turn is allowed, here or at a peer  → the next lap begins, without what is held back
+      nobody has an allowed sample of the class                  → the sample that left longest ago is given, once more
+
+What the lap began without comes into it when the pass is found to have begun later. A later lap of another node is
+begun as soon as it is known; nothing that is left or taken is dropped for it.
+
+*Told epochs.* Where every node is told that an epoch begins, it is a pass by construction, and each message has the
+number of its sender's epoch. Ranks need not be in step. A node that is asked from the next epoch gives what left it in
+the present one, and holds that back when it is told itself. A node that is asked from an epoch before gives what did
+not leave it then, and what it had taken from others and not used. Both give a copy: the lap here does not notice.
+
+Never stuck, and never a wrong label: a node that is asked to give ``anyway`` gives whatever it has of the class.
+
+A new process in place of another (`rejoin`) holds all of its own samples back until its first repeated path, or until
+an epoch is told. It has the number of the epoch from the first message.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from redoxfs.protocol.events import Delivered, Pending, Served, SharedState
+from redoxfs.protocol.local_first.messages import Given, Take
+from redoxfs.protocol.local_first.passes import UNKNOWN, Clocks, HomePass, HomePasses
+from redoxfs.protocol.local_first.peer import Peer
+from redoxfs.protocol.local_first.policy import EMPTY_ROUNDS, LocalFirst
+from redoxfs.protocol.tables import MOST, StateReader, rows
+from redoxfs.protocol.turns import Turns
+
+Int32 = npt.NDArray[np.int32]
+
+
+MOST_BEHIND = 8
+"""How many epochs a peer may be behind, to be given what did not leave in its epoch: one bit each. Looks at a few files
+are told as epochs, too."""
+
+
+class PassingNode(LocalFirst):
+    """A `LocalFirst` that keeps passes, from `keep_passes` on: call it before anything else."""
+
+    _passes: HomePasses
+
+    def keep_passes(self, tree_of: npt.NDArray[np.integer], trees: int) -> None:
+        """``tree_of``: int[S], the tree of each sample, the same for all samples of a class."""
+        is_own = self._parts.is_own(self._node)
+        self._passes = HomePasses(self._class_array, is_own, tree_of, trees, nodes=self._nodes)
+        self._tree_of_class = self._passes.of_class
+        classes = len(self._lap_array)
+        self._own_of: memoryview[int] = self._parts.own(self._node).data
+        # How many laps of each class were ended by what was told since its last request.
+        self._due_array = np.zeros(classes, np.int32)
+        self._due: memoryview[int] = self._due_array.data
+        # uint8[S]: a bit for each epoch before the present one, the last one's the lowest: an own sample did not leave.
+        self._rest_array = np.zeros(len(self._class_array), np.uint8)
+        self._rest: memoryview[int] = self._rest_array.data
+        # By tree and epoch: what was given in an epoch that this node was not told of yet.
+        self._ahead: dict[tuple[int, int], dict[int, None]] = {}
+        # By class and epoch: what was taken in an epoch that is over, and not used.
+        self._late: dict[tuple[int, int], list[int]] = {}
+        # With which open each taken sample came.
+        self._taken_at: dict[int, int] = {}
+        # Classes of which a stat has got no sample: nobody has one that is allowed.
+        self._dry: set[int] = set()
+        self.held_back = self.given_twice = 0
+        # For whom samples leave: 1 for a peer that is an open ahead.
+        self._for_ahead = 0
+        self._clocks = Clocks()
+
+    # Epochs that are told
+
+    @property
+    def samples_held_back(self) -> int:
+        """How many samples laps began without, as a pass had been given them."""
+        return self.held_back
+
+    @property
+    def passes_given_twice(self) -> int:
+        """How many samples were given though they are held back, as nobody had another."""
+        return self.given_twice
+
+    def begin_pass(self, tree: int | None) -> bool:
+        """An epoch of a tree begins, or of all. Afterwards take out `unloaded` and `revoked`."""
+        self.chosen.clear()
+        for number, each in enumerate(self._passes.trees):
+            if tree in (None, number):
+                self._tell(number, each)
+        return True
+
+    def _tell(self, number: int, tree: HomePass) -> None:
+        own = self._passes.samples(tree)
+        ahead = self._ahead.pop((number, tree.epoch + 1), {})
+        self._ahead = {key: given for key, given in self._ahead.items() if key[0] != number or key[1] > tree.epoch}
+        rest = self._passes.begin_now(tree, [*ahead])
+        self._rest_array[own] = self._rest_array[own] << 1 | rest[own]
+        self._late = {
+            key: late
+            for key, late in self._late.items()
+            if self._tree_of_class[key[0]] is not tree or key[1] >= tree.epoch - MOST_BEHIND
+        }
+        self._due_array[tree.classes] += 1
+        for cls in tree.classes.tolist():
+            if cls in self._taken or cls in self._reservations:
+                self._put_by(cls)
+
+    def _put_by(self, cls: int) -> None:
+        """What was taken for the epoch that is over is for nodes that are still in it."""
+        kept, evicted = self._taken.let_go(cls)
+        reserved = [sample for sample in self._reservations.of_class(cls) if self.is_taken(sample)]
+        for sample in reserved:
+            self._reservations.remove_taken(cls, sample)
+        self.revoked += reserved
+        self.unloaded += kept
+        self.unloaded += [sample for sample in evicted if not self._pool.is_resident(sample)]
+        late = kept + evicted + reserved
+        self._late.setdefault((cls, self._tree_of_class[cls].epoch - 1), []).extend(late)
+        for sample in late:
+            self._taken_at.pop(sample, None)
+
+    # Turns
+
+    def request(self, sample: int) -> Served | Pending:
+        self._open(sample)
+        return super().request(sample)
+
+    def _is_told(self, cls: int) -> bool:
+        return self._tree_of_class[cls].epoch > 0
+
+    def reserve(self, sample: int) -> int | Pending | None:
+        cls = self._class_of[sample]
+        self._enter_due(cls)
+        if cls in self._dry:
+            self._dry.discard(cls)
+            self.chosen.clear()
+            return None
+        return super().reserve(sample)
+
+    def take(self, reserved: int, path: int = -1) -> Served:
+        self._open(reserved if path < 0 else path)
+        return super().take(reserved, path)
+
+    def put_back(self, reserved: int) -> bool:
+        cls = self._class_of[reserved]
+        if self._reservations.is_taken(cls, reserved):
+            # It may be given again by its home once this node's pass is found to have begun later.
+            self._taken_at[reserved] = self._tree_of_class[cls].since + 1
+        return super().put_back(reserved)
+
+    def _open(self, path: int) -> None:
+        cls = self._class_of[path]
+        tree = self._tree_of_class[cls]
+        if tree.epoch <= 0:
+            return
+        self._enter_due(cls)
+        since = self._passes.open(tree, path)
+        if since > tree.since:
+            self._move(tree, since)
+
+    def _move(self, tree: HomePass, since: int) -> None:
+        comes = self._passes.move(tree, since)
+        if len(comes):
+            self._pool.come_into_lap(comes)
+            np.add.at(np.asarray(self._left), self._class_array[comes], 1)
+        self._dry.clear()
+        if self._taken_at:
+            self._drop_stale(tree, since)
+
+    def _drop_stale(self, tree: HomePass, since: int) -> None:
+        """What was taken before the pass began may be given again by its home."""
+        stale = [sample for sample, at in self._taken_at.items() if at <= since]
+        for sample in stale:
+            cls = self._class_of[sample]
+            if self._tree_of_class[cls] is not tree:
+                continue
+            del self._taken_at[sample]
+            if sample not in self._taken.of_class(cls):
+                continue
+            if self._taken.remove(cls, sample) or not self._pool.is_resident(sample):
+                self.unloaded.append(sample)
+
+    def _serve(self, cls: int) -> Served | None:
+        served = super()._serve(cls)
+        if served is None and self._is_told(cls) and self._is_dry(cls) and self._longest_ago(cls) is None:
+            served = self._give_anyway(cls)
+            if served is not None:
+                self._note_done(cls, served)
+        return served
+
+    def _next_own(self, cls: int) -> Served:
+        served = super()._next_own(cls)
+        self._leaves(served.sample)
+        return served
+
+    def _next_taken(self, cls: int) -> Served:
+        served = super()._next_taken(cls)
+        self._taken_at.pop(served.sample, None)
+        return served
+
+    def _take(self, cls: int, reserved: int, *, preempted: bool = False) -> Served:
+        served = super()._take(cls, reserved, preempted=preempted)
+        if not served.remote:
+            self._leaves(reserved)
+        return served
+
+    def _leaves(self, sample: int) -> None:
+        tree = self._tree_of_class[self._class_of[sample]]
+        if tree.epoch > 0:
+            self._passes.leave(tree, sample, ahead=self._for_ahead)
+
+    def _accept(self, cls: int, samples: tuple[int, ...], *, has_room: bool) -> None:
+        super()._accept(cls, samples, has_room=has_room)
+        if not self._is_told(cls):
+            return
+        turn = self._tree_of_class[cls].turn
+        self._taken_at.update(dict.fromkeys(samples, turn))
+
+    # What nobody has an allowed sample of
+
+    def _own_again(self, cls: int) -> int:
+        """How many own samples had their turn in the lap and are allowed."""
+        return max(0, self._own_of[cls] - self._left[cls] - self._passes.held_of[cls])
+
+    def _is_again_any(self, cls: int) -> bool:
+        return self._own_again(cls) > 0 or any(self._peers[number].again[cls] for number in self._there)
+
+    def _is_dry(self, cls: int) -> bool:
+        """Whether nobody has an allowed sample of a class, as far as this node knows."""
+        return self._empty_rounds(cls) >= EMPTY_ROUNDS and not self._is_again_any(cls)
+
+    def _longest_ago(self, cls: int) -> int | None:
+        """The peer from which an own sample left longest ago; None where that is this node."""
+        _, own = self._passes.oldest(self._tree_of_class[cls], cls, self._reserved_here(cls))
+        ages = [self._peers[number].oldest[cls] for number in self._there]
+        oldest = max(ages, default=0)
+        if oldest <= own or not oldest:
+            return None
+        return self._there[ages.index(oldest)]
+
+    def _reserved_here(self, cls: int) -> frozenset[int]:
+        return frozenset(self._reservations.of_class(cls)) if cls in self._reservations else frozenset()
+
+    def _give_anyway(self, cls: int) -> Served | None:
+        """Give the own sample that left longest ago."""
+        sample, _ = self._passes.oldest(self._tree_of_class[cls], cls, self._reserved_here(cls))
+        if sample < 0:
+            return None
+        self.given_twice += 1
+        self._leaves(sample)
+        return self._pool.give_copy(sample)
+
+    def _promise(self, cls: int, promised: set[int]) -> Served | None:
+        served = super()._promise(cls, promised)
+        if served is None and self._is_told(cls) and self._is_dry(cls):
+            self._dry.add(cls)
+        return served
+
+    def _deliver(self, cls: int) -> list[Delivered]:
+        delivered = super()._deliver(cls)
+        if cls in self._dry and cls in self._waiting:
+            # No stat waits for what an open would be given anyway.
+            waiting = self._waiting.pop(cls)
+            delivered += [Delivered(ticket.number, None) for ticket in waiting if ticket.reserves]
+            self._waiting.put_back(cls, [ticket for ticket in waiting if not ticket.reserves])
+        return delivered
+
+    def _ask(self, cls: int) -> None:
+        is_dry = self._is_told(cls) and self._waiting.count(cls) and self._is_dry(cls)
+        home = self._longest_ago(cls) if is_dry else None
+        if home is None:
+            super()._ask(cls)
+            return
+        self._send(home, cls, 1, 0, 0, 0, anyway=True)
+
+    def _addressed(self, message: Take) -> Take:
+        tree = self._tree_of_class[message.cls]
+        return message._replace(epoch=tree.epoch + 1, turn=tree.turn)
+
+    # What peers get
+
+    def _answer(self, message: Take, peer: Peer) -> list[Served]:
+        self._for_ahead = self._clocks.ahead(message.requester, self._tree_of_class[message.cls], message.turn)
+        turns = self._turns_for(message, peer)
+        self._for_ahead = 0
+        return turns
+
+    def _turns_for(self, message: Take, peer: Peer) -> list[Served]:
+        cls = message.cls
+        tree = self._tree_of_class[cls]
+        self._know_epoch(tree, message.epoch)
+        is_of = message.epoch - 1
+        if tree.epoch == message.epoch - 1 == 0 or not message.epoch or tree.epoch == UNKNOWN:
+            return super()._answer(message, peer)
+        if is_of > tree.epoch:
+            return self._give_ahead(cls, is_of)
+        if tree.epoch - MOST_BEHIND <= is_of < tree.epoch:
+            turns = self._give_late(cls, is_of)
+            return turns or ([] if not message.anyway else self._given_anyway(cls))
+        self._enter_due(cls)
+        if message.lap > self._lap[cls]:
+            self._begin_lap(cls, message.lap)
+        if message.lap == self._lap[cls]:
+            peer.done[cls] = max(message.done, peer.done[cls])
+        turns = self._give(cls, message.max_samples, message.room_bytes)
+        if not turns and message.anyway:
+            turns = self._given_anyway(cls)
+        if not turns and message.attempt:
+            self._seek(cls)
+        return turns
+
+    def _given_anyway(self, cls: int) -> list[Served]:
+        served = self._give_anyway(cls)
+        return [] if served is None else [served]
+
+    def _give_ahead(self, cls: int, epoch: int) -> list[Served]:
+        """Give a sample in an epoch that this node was not told of yet; one that left in the present epoch, if any."""
+        tree = self._tree_of_class[cls]
+        given = self._ahead.setdefault((tree.number, epoch), {})
+        members = self._own_members(cls)
+        reserved = self._reserved_here(cls)
+        gone = self._passes.gone_array[members]
+        for sample in (*members[gone].tolist(), *members[~gone].tolist()):
+            if sample not in given and sample not in reserved:
+                given[sample] = None
+                return [self._pool.give_copy(sample)]
+        return []
+
+    def _give_late(self, cls: int, epoch: int) -> list[Served]:
+        """Give a sample in an epoch before the present one."""
+        late = self._late.get((cls, epoch))
+        if late:
+            sample = late.pop()
+            if not late:
+                del self._late[cls, epoch]
+            return [Served(sample, remote=True)]
+        bit = 1 << self._tree_of_class[cls].epoch - 1 - epoch
+        members = self._own_members(cls)
+        reserved = self._reserved_here(cls)
+        for sample in members[self._rest_array[members] & bit > 0].tolist():
+            if sample not in reserved:
+                self._rest[sample] &= ~bit
+                return [self._pool.give_copy(sample)]
+        return []
+
+    def _own_members(self, cls: int) -> npt.NDArray[np.integer]:
+        """The own samples of a class, in order of their numbers."""
+        members = np.sort(self._policy.members(cls))
+        own: npt.NDArray[np.integer] = members[self._passes.is_own[members]]
+        return own
+
+    def _news(self, message: Take, samples: tuple[int, ...]) -> Given:
+        cls = message.cls
+        tree = self._tree_of_class[cls]
+        if tree.epoch <= 0:
+            return super()._news(message, samples)._replace(epoch=tree.epoch + 1)
+        oldest = 0
+        if not samples:
+            ahead = self._clocks.ahead(message.requester, tree, message.turn)
+            _, oldest = self._passes.oldest(tree, cls, self._reserved_here(cls), ahead)
+        return (
+            super()
+            ._news(message, samples)
+            ._replace(epoch=tree.epoch + 1, again=self._own_again(cls) if not self._due[cls] else 0, oldest=oldest)
+        )
+
+    def _take_news(self, answer: Given, message: Take, peer: Peer) -> bool:
+        cls = answer.cls
+        tree = self._tree_of_class[cls]
+        if message.epoch and message.epoch != tree.epoch + 1:
+            # It was asked for in an epoch that is over.
+            if answer.samples:
+                self._late.setdefault((cls, message.epoch - 1), []).extend(answer.samples)
+            return False
+        self._know_epoch(tree, answer.epoch)
+        if tree.epoch == answer.epoch - 1 == 0 or not answer.epoch or tree.epoch == UNKNOWN:
+            return super()._take_news(answer, message, peer)
+        self._enter_due(cls)
+        if answer.number < peer.first:
+            return True
+        peer.oldest[cls] = answer.oldest
+        if answer.epoch != tree.epoch + 1:
+            # In another epoch: what it says of its lap is of no use here.
+            peer.again[cls] = 0
+            if not answer.samples:
+                peer.left[cls] = 0
+            return True
+        if answer.lap > self._lap[cls]:
+            self._begin_lap(cls, answer.lap)
+        if answer.lap == self._lap[cls]:
+            peer.left[cls] = answer.left
+            peer.done[cls] = max(answer.done, peer.done[cls])
+            peer.again[cls] = answer.again
+        return True
+
+    def _is_of_now(self, answer: Given, message: Take) -> bool:
+        if not self._is_told(answer.cls):
+            return super()._is_of_now(answer, message)
+        # In other epochs laps have other numbers.
+        return message.lap == self._lap[answer.cls] and (
+            answer.epoch != message.epoch or answer.lap == self._lap[answer.cls]
+        )
+
+    def _know_epoch(self, tree: HomePass, epoch: int) -> None:
+        if tree.epoch != UNKNOWN or not epoch:
+            return
+        tree.epoch = epoch - 1
+        if tree.epoch > 0:
+            # What the process before this one gave is not known: all that is not left here.
+            own = self._passes.samples(tree)
+            self._passes.hold_all(tree, own[np.asarray(self._left)[self._class_array[own]] == 0])
+
+    # Laps
+
+    def _enter_due(self, cls: int) -> None:
+        """Begin the lap that an epoch began, which was told since the class was last asked for."""
+        due = self._due[cls]
+        if not due:
+            return
+        self._due[cls] = 0
+        lap = self._lap[cls] + due
+        members = self._own_members(cls)
+        held = members[self._passes.held_array[members]]
+        reserved = self._reserved_here(cls)
+        for sample in held.tolist():
+            # Given ahead, without a turn in the lap that is over.
+            if sample not in reserved and self._pool.is_left(sample) and self._pool.leave_out(sample):
+                self.unloaded.append(sample)
+        self._begin_lap(cls, lap)
+        if self._ledger.progress is not None:
+            self._ledger.progress.begin_lap(self._tree_of_class[cls].number, lap)
+
+    def _begin_next_lap(self, cls: int) -> None:
+        if not self._is_told(cls):
+            super()._begin_next_lap(cls)
+        # Not by what is done: where a job opens more than an epoch has, samples are done that are not of the lap.
+        elif self._empty_rounds(cls) >= EMPTY_ROUNDS and self._is_again_any(cls):
+            self._begin_lap(cls, self._lap[cls] + 1)
+
+    def _begin_lap(self, cls: int, lap: int) -> None:
+        """Begin ``lap`` without what is held back. What is left, taken or reserved stays."""
+        if not self._is_told(cls):
+            super()._begin_lap(cls, lap)
+            return
+        self._pool.begin_lap_without(cls, lap, self._passes.held_array)
+        out = self._passes.leave_out(self._own_members(cls))
+        self.held_back += out
+        self._enter_lap(cls, lap)
+        self._left[cls] -= out
+        for peer in self._peers.values():
+            peer.again[cls] = 0
+
+    def rejoin(self, begun: Int32) -> None:
+        unknown = self._passes.is_own & (begun > 0)[self._class_array]
+        self._policy.restore(Turns(np.maximum(begun, 1), np.packbits(unknown), 0))
+        for tree in self._passes.trees:
+            tree.epoch = UNKNOWN
+        for cls in np.flatnonzero(begun > 0).tolist():
+            lap = int(begun[cls])
+            self._enter_lap(cls, lap)
+            self._left[cls] = 0
+            self._incomplete[cls] = self._came[cls] = lap
+
+    # For another process that continues
+
+    def state(self) -> SharedState:
+        values, arrays = super().state()
+        ahead = ((*key, sample) for key, samples in self._ahead.items() for sample in samples)
+        return SharedState(
+            values | {"held_back": self.held_back, "given_twice": self.given_twice},
+            arrays
+            | self._passes.table()
+            | {
+                "pass.due": self._due_array.copy(),
+                "pass.rest": self._rest_array.copy(),
+                "pass.ahead": rows(ahead, 3),
+                "pass.late": rows(((*key, sample) for key, late in self._late.items() for sample in late), 3),
+                "pass.taken": rows(self._taken_at.items(), 2),
+                "pass.clocks": rows(((*key, MOST // 2 + low) for key, low in self._clocks.lowest.items()), 3),
+                "pass.dry": rows(((cls,) for cls in sorted(self._dry)), 1),
+            },
+        )
+
+    def resume(self, state: SharedState) -> None:
+        super().resume(state)
+        reader = StateReader(state, node=self._node, nodes=self._nodes)
+        samples, classes, trees = len(self._class_array), len(self._lap_array), len(self._passes.trees)
+        self.held_back, self.given_twice = reader.value("held_back"), reader.value("given_twice")
+        self._passes.resume(
+            reader.table("pass.trees", MOST, MOST, MOST, MOST),
+            reader.table("pass.asked", samples, MOST),
+            reader.table("pass.log", trees, samples, MOST),
+            *(reader.flags(f"pass.{name}", samples) for name in ("held", "out", "gone")),
+        )
+        self._due_array[:] = reader.array("pass.due", np.int32, classes)
+        self._rest_array[:] = reader.array("pass.rest", np.uint8, samples)
+        for tree, epoch, sample in reader.table("pass.ahead", trees, MOST, samples):
+            self._ahead.setdefault((tree, epoch), {})[sample] = None
+        for cls, epoch, sample in reader.table("pass.late", classes, MOST, samples):
+            self._late.setdefault((cls, epoch), []).append(sample)
+        self._taken_at = dict(reader.table("pass.taken", samples, MOST))
+        clocks = reader.table("pass.clocks", self._nodes, trees, MOST)
+        self._clocks.lowest = {(peer, tree): low - MOST // 2 for peer, tree, low in clocks}
+        self._dry = {cls for (cls,) in reader.table("pass.dry", classes)}

@@ -1,0 +1,321 @@
+"""Passes on several nodes: an epoch gets no sample twice, whatever was opened before it."""
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from networks import Letter, Network, parts_of_chunks
+
+from redoxfs.protocol import PassingNode, Pending, PoolPolicy, Served, Take, answer_of, message_of, numbers_of
+
+CHUNK_SIZE = 8
+
+
+class Job:
+    """Nodes that read one dataset. Messages arrive at once, unless a test has a network.
+
+    ``given``   how many messages the nodes have sent
+    """
+
+    def __init__(
+        self,
+        nodes: int,
+        class_of: Sequence[int],
+        *,
+        exchange: float = 0.0,
+        resident: float = 0.3,
+        trees: int = 1,
+        seed: int = 0,
+        chunk_size: int = CHUNK_SIZE,
+    ) -> None:
+        draw = random.Random(seed)
+        self.class_of = np.array(class_of, np.int32)
+        samples = len(self.class_of)
+        in_order = draw.sample(range(samples), samples) + [-1] * (-samples % chunk_size)
+        cells = np.array(in_order, np.int32).reshape(-1, chunk_size)
+        self.cells = cells
+        dealt = draw.sample(range(len(cells)), len(cells))
+        self.part_of = parts_of_chunks(cells, [chunk % nodes for chunk in dealt])
+        self.exchange, self.resident, self.trees, self.seed = exchange, resident, trees, seed
+        self.nodes = [self.node(number, nodes) for number in range(nodes)]
+        self.messages = 0
+
+    def node(self, number: int, nodes: int) -> PassingNode:
+        sizes = np.ones(len(self.class_of), np.int64)
+        capacity = max(1, int(len(sizes) * self.resident / nodes))
+        pool = PoolPolicy(
+            self.cells,
+            self.class_of,
+            sizes,
+            capacity_bytes=capacity,
+            retained_bytes=capacity // 2,
+            seed=self.seed + number,
+            part_of=self.part_of,
+            parts_by_lap=(number,),
+        )
+        node = PassingNode(
+            number,
+            pool,
+            self.class_of,
+            self.part_of,
+            sizes,
+            nodes=nodes,
+            remote_memory_bytes=max(8, len(sizes) // 20),
+            exchange=self.exchange,
+            seed=self.seed + number,
+        )
+        node.keep_passes(self.class_of % self.trees, self.trees)
+        return node
+
+    def open(self, number: int, path: int) -> int:
+        """The sample that answers an open at a node."""
+        node = self.nodes[number]
+        turn = node.request(path)
+        delivered = self.exchanged(node)
+        served = delivered[turn.ticket] if isinstance(turn, Pending) else turn
+        assert self.class_of[served.sample] == self.class_of[path]
+        return int(served.sample)
+
+    def exchanged(self, node: PassingNode) -> dict[int, Served]:
+        delivered: dict[int, Served] = {}
+        while node.outbox:
+            message = node.outbox.pop(0)
+            assert isinstance(message, Take)
+            self.messages += 1
+            handled = self.nodes[message.home].handle(message)
+            assert handled.answer is not None
+            for ticket, served in node.receive(handled.answer) or ():
+                assert served is not None
+                delivered[ticket] = served
+        node.unloaded.clear()
+        return delivered
+
+    def tell(self, number: int, tree: int | None = None) -> None:
+        node = self.nodes[number]
+        assert node.begin_pass(tree)
+        node.unloaded.clear()
+        node.revoked.clear()
+
+    def read(self, streams: Sequence[Sequence[tuple[int, int]]], *, apart: int = 0, told: bool = False) -> list[int]:
+        """Each node opens its stream of epochs and paths, up to so many opens ``apart``; of negative epochs is only
+        told. Returns how many samples came twice in each epoch from 1 on, beyond the paths that did."""
+        draw = random.Random(self.seed)
+        behind = [draw.randrange(apart + 1) for _ in streams]
+        at, step, in_epoch = [0] * len(streams), 0, [-1 << 30] * len(streams)
+        got: dict[int, list[int]] = {}
+        asked: dict[int, list[int]] = {}
+        while any(done < len(stream) for done, stream in zip(at, streams, strict=True)):
+            for number, stream in enumerate(streams):
+                while at[number] < len(stream) and at[number] <= step - behind[number]:
+                    epoch, path = stream[at[number]]
+                    at[number] += 1
+                    if told and epoch != in_epoch[number]:
+                        self.tell(number)
+                    in_epoch[number] = epoch
+                    got.setdefault(epoch, []).append(self.open(number, path))
+                    asked.setdefault(epoch, []).append(path)
+            step += 1
+        return [twice(got[epoch]) - twice(asked[epoch]) for epoch in sorted(got) if epoch > 0]
+
+
+def twice(numbers: Sequence[int]) -> int:
+    return len(numbers) - len(set(numbers))
+
+
+BATCH = 16
+
+KINDS = (
+    "whole",
+    "peek",
+    "a fifth first",
+    "drop_last",
+    "drop_last and a peek",
+    "3 left out",
+    "padded by 5",
+    "broken off",
+    "the same 7 before each",
+    "in order",
+)
+
+
+def streams(kind: str, samples: int, nodes: int, epochs: int, seed: int) -> list[list[tuple[int, int]]]:
+    """What each node opens: the number of the epoch, negative where it is none, and the path."""
+    draw = random.Random(seed)
+    each = samples // nodes
+    of_nodes: list[list[tuple[int, int]]] = [[] for _ in range(nodes)]
+
+    def add(epoch: int, order: Sequence[int], most: int = samples) -> None:
+        for number, stream in enumerate(of_nodes):
+            stream += [(epoch, path) for path in order[number::nodes][:most]]
+
+    first = {"peek": 2 * BATCH, "drop_last and a peek": 2 * BATCH, "a fifth first": each // 5}
+    if kind in first:
+        add(-1, range(samples), first[kind])
+    if kind == "broken off":
+        add(1, draw.sample(range(samples), samples))
+        add(-2, draw.sample(range(samples), samples), each // 2)
+    for epoch in range(2, epochs + 2):
+        if kind == "the same 7 before each":
+            add(-epoch, range(samples), 7)
+        order = list(range(samples)) if kind == "in order" else draw.sample(range(samples), samples)
+        if kind == "padded by 5":
+            order += order[:5]
+        limits = {"drop_last": each // BATCH * BATCH, "drop_last and a peek": each // BATCH * BATCH}
+        add(epoch, order, each - 1 if kind == "3 left out" else limits.get(kind, samples))
+    return of_nodes
+
+
+def job_of(kind: str, nodes: int, seed: int, exchange: float = 0.0) -> Job:
+    """With as many samples as nodes can share evenly, after the padding."""
+    samples = 100 * nodes - (5 if kind == "padded by 5" else 0)
+    return Job(nodes, [sample % 8 for sample in range(samples)], exchange=exchange, seed=seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "apart"), [(3, 0), (3, 8), (8, 8)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epoch_that_every_node_is_told_of_gets_no_sample_twice(kind: str, nodes: int, apart: int) -> None:
+    """Also an epoch that was broken off, and whatever samples are exchanged."""
+    job = job_of(kind, nodes, seed=nodes, exchange=0.2)
+    assert not any(job.read(streams(kind, len(job.class_of), nodes, 3, seed=1), apart=apart, told=True))
+
+
+def test_an_epoch_of_one_tree_is_none_of_another() -> None:
+    job = Job(3, [draw % 4 for draw in range(240)], trees=2)
+    train, val = ([path for path in range(240) if path % 2 == tree] for tree in (0, 1))
+    for _ in range(3):
+        for number in range(3):
+            job.tell(number, 0)
+        # Half of another tree before, in the middle and after.
+        got = [job.open(path % 3, path) for path in val[:40]]
+        first = [job.open(path % 3, path) for path in random.Random(1).sample(train, 120)[:60]]
+        assert not twice(first)
+        got += [job.open(path % 3, path) for path in val[40:]]
+        assert not twice(got)
+
+
+TELL = -1
+"""In place of a path: the epoch begins."""
+
+
+class Crew:
+    """Workers of nodes on an unreliable network, each of which opens one path at a time, and may stat it before."""
+
+    def __init__(self, job: Job, draw: random.Random) -> None:
+        self.job, self.draw, self.network = job, draw, Network(draw)
+        self.got: dict[int, list[int]] = {}
+
+    def run(self, todo: Sequence[Sequence[tuple[int, int]]], *, workers: int, stats: float, told: bool) -> None:
+        """Each node opens its stream, with so many workers. An epoch begins at a node when all of the one before is
+        through there."""
+        nodes = self.job.nodes
+        left = [list(stream) for stream in todo]
+        in_epoch = [0] * len(nodes)
+        waiting: dict[tuple[int, int], int] = {}
+        busy = [0] * len(nodes)
+        for _ in range(400 * (10 + sum(map(len, left)))):
+            ready = [
+                number
+                for number, stream in enumerate(left)
+                if stream and busy[number] < workers and (stream[0][0] == in_epoch[number] or not busy[number])
+            ]
+            letters = len(self.network.under_way)
+            if not ready and not waiting:
+                return
+            at = self.draw.randrange(len(ready) + letters + len(self.network.unanswered))
+            if at < len(ready):
+                number = ready[at]
+                epoch, path = left[number].pop(0)
+                in_epoch[number] = epoch
+                if path == TELL:
+                    if told:
+                        self.job.tell(number)
+                    continue
+                self.open(number, path, epoch, waiting, stats)
+            elif at < len(ready) + letters:
+                self.arrive(at - len(ready), waiting)
+            elif self.network.unanswered:
+                self.network.send_again()
+            for number, node in enumerate(nodes):
+                self.network.send(number, node)
+                busy[number] = sum(at == number for at, _ in waiting)
+                node.unloaded.clear()
+                node.revoked.clear()
+        pytest.fail(f"stuck: {waiting}")
+
+    def open(self, number: int, path: int, epoch: int, waiting: dict[tuple[int, int], int], stats: float) -> None:
+        node = self.job.nodes[number]
+        if self.draw.random() < stats:
+            chosen = node.reserve(path)
+            if isinstance(chosen, Pending):
+                node.cancel(chosen.ticket)
+            elif chosen is not None:
+                if self.draw.random() < 0.5:
+                    self.note(epoch, path, node.take(chosen, path).sample)
+                    return
+                node.put_back(chosen)
+        turn = node.request(path)
+        if isinstance(turn, Pending):
+            waiting[number, turn.ticket] = epoch
+            self.paths[number, turn.ticket] = path
+        else:
+            self.note(epoch, path, turn.sample)
+
+    @property
+    def paths(self) -> dict[tuple[int, int], int]:
+        return self.__dict__.setdefault("_paths", {})
+
+    def note(self, epoch: int, path: int, sample: int) -> None:
+        assert self.job.class_of[sample] == self.job.class_of[path]
+        self.got.setdefault(epoch, []).append(sample)
+
+    def arrive(self, at: int, waiting: dict[tuple[int, int], int]) -> None:
+        letter = self.network.take(at)
+        if letter is None:
+            return
+        take = message_of(numbers_of(letter.message))
+        assert isinstance(take, Take)
+        if letter.answer is None:
+            handled = self.job.nodes[take.home].handle(take)
+            if handled.answer is not None:
+                self.network.post(Letter(take, handled.answer))
+            return
+        node = self.job.nodes[take.requester]
+        delivered = node.receive(answer_of(numbers_of(letter.answer)))
+        self.network.note_answered(take)
+        for ticket, served in delivered or ():
+            assert served is not None
+            epoch = waiting.pop((take.requester, ticket))
+            self.note(epoch, self.paths[take.requester, ticket], served.sample)
+
+
+@given(
+    seed=st.integers(0, 1 << 32),
+    nodes=st.integers(2, 4),
+    samples=st.integers(1, 60),
+    classes=st.integers(1, 6),
+    exchange=st.sampled_from([0, 0.3, 1]),
+    workers=st.integers(1, 3),
+    stats=st.sampled_from([0, 0.3]),
+    told=st.booleans(),
+)
+@pytest.mark.slow
+def test_nodes_on_any_network_are_never_stuck_and_told_epochs_are_exact(
+    seed: int, nodes: int, samples: int, classes: int, exchange: float, workers: int, stats: float, told: bool
+) -> None:
+    draw = random.Random(seed)
+    job = Job(nodes, [draw.randrange(classes) for _ in range(samples)], exchange=exchange, seed=seed, chunk_size=4)
+    crew = Crew(job, draw)
+    todo: list[list[tuple[int, int]]] = [[] for _ in range(nodes)]
+    for epoch in range(1, 4):
+        order = draw.sample(range(samples), samples)[: draw.randint(0, samples)]
+        for number in range(nodes):
+            # A node is told of an epoch of which it opens nothing, too.
+            todo[number] += [(epoch, path) for path in (TELL, *order[number::nodes])]
+    crew.run(todo, workers=workers, stats=stats, told=told)
+    assert sum(map(len, crew.got.values())) == sum(map(len, todo)) - 3 * nodes
+    if told:
+        assert not any(twice(got) for got in crew.got.values())
