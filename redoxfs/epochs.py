@@ -2,7 +2,8 @@
 
 A mount counts opens, and cannot know that a job left out its last batch, looked at a few files first, or broke an epoch
 off. Who begins an epoch knows. One process of the job tells it, while no other one reads: with several ranks, rank 0
-between two barriers. Or each rank tells it before it reads, with its number (`tell_epoch`, for `redoxfs.torch`).
+between two barriers. On several nodes, each mount is told so, and other nodes may read meanwhile. Or each rank tells it
+before it reads, with its number (`tell_epoch`, for `redoxfs.torch`).
 
 This module stands above the rooms, as any program that uses redoxfs does.
 """
