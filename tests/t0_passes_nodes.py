@@ -207,6 +207,7 @@ class Crew:
     def __init__(self, job: Job, draw: random.Random) -> None:
         self.job, self.draw, self.network = job, draw, Network(draw)
         self.got: dict[int, list[int]] = {}
+        self.paths: dict[tuple[int, int], int] = {}
 
     def run(self, todo: Sequence[Sequence[tuple[int, int]]], *, workers: int, stats: float, told: bool) -> None:
         """Each node opens its stream, with so many workers. An epoch begins at a node when all of the one before is
@@ -263,10 +264,6 @@ class Crew:
             self.paths[number, turn.ticket] = path
         else:
             self.note(epoch, path, turn.sample)
-
-    @property
-    def paths(self) -> dict[tuple[int, int], int]:
-        return self.__dict__.setdefault("_paths", {})
 
     def note(self, epoch: int, path: int, sample: int) -> None:
         assert self.job.class_of[sample] == self.job.class_of[path]

@@ -394,7 +394,7 @@ def test_an_unknown_error_number_is_eio() -> None:
     ]
 
 
-def replace_take(message: Take, **fields: int) -> Take:
+def replace_take(message: Take, **fields: Any) -> Take:
     return message._replace(**fields)
 
 
@@ -753,8 +753,8 @@ def test_another_version_of_the_protocol_and_another_list_are_refused(monkeypatc
         async with running(view, 0, FakeService()) as here:
             monkeypatch.setattr("redoxfs.peers.view.PROTOCOL_VERSION", 9)
             async with running(view, 1, FakeService()) as there:
-                await refused(there, f"{found[0]}: has another protocol version (3 there, 9 here)")
-            await refused(here, f"{found[1]}: has another protocol version (9 there, 3 here)")
+                await refused(there, f"{found[0]}: has another protocol version (4 there, 9 here)")
+            await refused(here, f"{found[1]}: has another protocol version (9 there, 4 here)")
         monkeypatch.undo()
         async with running(view, 0, FakeService()) as here, running(View(1, found), 1, FakeService()) as there:
             await refused(there, f"{found[0]}: has another view")

@@ -61,8 +61,9 @@ def _read(numbers: Sequence[int], kinds: dict[int, Callable[[list[int]], T]], na
 def _take(fields: list[int]) -> Take:
     *others, anyway, turn = fields
     if len(fields) != len(Take._fields) or anyway not in (0, 1):
-        raise ValueError("other numbers")
-    return Take(*others, bool(anyway), turn)
+        raise ValueError("too few or too many numbers, or a flag that is none")
+    message: Take = Take._make([*others, anyway == 1, turn])
+    return message
 
 
 def _given(fields: list[int]) -> Given:

@@ -63,6 +63,7 @@ A taken sample is never returned: the next reader that asks, here or elsewhere, 
 taken, for this lap, and in the pool, for the next.
 
 ``policy``        `LocalFirst`: turns, laps, and what to ask peers for
+``passing``       `PassingNode`, which keeps passes in epochs that are told; ``passes``: what left a node in them
 ``state``         all that it knows, and how another process continues from it; ``repeated``: the pool meanwhile
 ``taken``         samples that came from peers, and their memory
 ``reservations``  samples that stats reserved

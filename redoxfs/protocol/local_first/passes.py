@@ -49,12 +49,14 @@ class HomePass(Pass):
     ``head``, ``tail``  the first entry, and the one after the last, counted from the first ever
     """
 
-    __slots__ = ("epoch", "head", "left", "tail", "told_until")
+    __slots__ = ("epoch", "flat", "head", "left", "tail", "told_until")
 
     def __init__(self, number: int, paths: int, classes: Int32, room: int) -> None:
         super().__init__(number, paths, classes, np.zeros(0, np.int32))
         self.head = self.tail = self.epoch = self.told_until = 0
         self.left = np.zeros((room, 2), np.int32)
+        # Each entry's sample and open, one after the other.
+        self.flat: Ints = self.left.ravel().data
 
 
 class Clocks:
@@ -154,11 +156,15 @@ class HomePasses:
             self._compact(tree)
         turn = max(tree.turn + ahead, tree.since + 1)
         self._left_at[sample] = turn
-        at = tree.tail
-        while at > tree.head and tree.left[(at - 1) % room, 1] > turn:
-            tree.left[at % room] = tree.left[(at - 1) % room]
-            at -= 1
-        tree.left[at % room] = sample, turn
+        at, flat = tree.tail, tree.flat
+        to = 2 * (at % room)
+        while at > tree.head:
+            before = 2 * ((at - 1) % room)
+            if flat[before + 1] <= turn:
+                break
+            flat[to], flat[to + 1] = flat[before], flat[before + 1]
+            at, to = at - 1, before
+        flat[to], flat[to + 1] = sample, turn
         tree.tail += 1
         self.gone[sample] = 1
         self._out[sample] = 0
@@ -259,7 +265,8 @@ class HomePasses:
         """Continue where a `table` was taken. Raises ValueError."""
         if len(trees) != len(self.trees):
             raise ValueError("the state has passes of other trees")
-        for tree, (tree.turn, since, tree.told_until, epoch) in zip(self.trees, trees, strict=True):
+        for tree, (turn, since, told_until, epoch) in zip(self.trees, trees, strict=True):
+            tree.turn, tree.told_until = turn, told_until
             tree.move(since)
             tree.epoch = epoch - 1
         for path, number in asked:

@@ -1,7 +1,8 @@
 """A node of the local-first protocol that keeps passes: an epoch is an epoch on several nodes, too.
 
-Each node finds the passes of its own opens, and as a home it holds back what left it since its pass began (`passes`).
-That is the rule for exactness. Laps come second: of what a pass allows, what had no turn in the lap goes first. So a
+Until somebody tells that an epoch of a tree begins, all is as in `LocalFirst`. Then a pass begins at each node, and as a
+home it holds back what left it since its pass began (`passes`). If epochs are not told any more, it finds later passes
+by the paths of its own opens. That is the rule for exactness. Laps come second: of what a pass allows, what had no turn in the lap goes first. So a
 lap here is not exact, and ends where nobody has anything left that the passes allow:
 
     all of a lap is done, or every peer was asked and had nothing left, and
@@ -501,7 +502,7 @@ class PassingNode(LocalFirst):
             self._ahead.setdefault((tree, epoch), {})[sample] = None
         for cls, epoch, sample in reader.table("pass.late", classes, MOST, samples):
             self._late.setdefault((cls, epoch), []).append(sample)
-        self._taken_at = dict(reader.table("pass.taken", samples, MOST))
+        self._taken_at = {sample: at for sample, at in reader.table("pass.taken", samples, MOST)}  # noqa: C416
         clocks = reader.table("pass.clocks", self._nodes, trees, MOST)
         self._clocks.lowest = {(peer, tree): low - MOST // 2 for peer, tree, low in clocks}
         self._dry = {cls for (cls,) in reader.table("pass.dry", classes)}

@@ -254,7 +254,7 @@ class NodeState:
         self._there = [number for number in self._peers if number in there]
         limits = (nodes, nodes, MOST, MOST, classes, MOST, MOST, MOST, MOST, MOST, MOST, 2, MOST)
         for room_bytes, *fields, anyway, turn in reader.table("unanswered", MOST, *limits):
-            message = Take(*fields, bool(anyway), turn)
+            message: Take = Take._make([*fields, anyway == 1, turn])
             self._peer(message.home).unanswered[message.number] = Sent(room_bytes, message)
         answered = [sample for (sample,) in reader.table("answered", samples)]
         for peer_number, number, cls, lap, count, *news in reader.table(
