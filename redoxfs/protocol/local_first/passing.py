@@ -3,7 +3,7 @@
 Until somebody tells that an epoch of a tree begins, all is as in `LocalFirst`. Then a pass begins at each node, and as
 a home it holds back what left it since its pass began (`passes`). If epochs are not told any more, it finds later
 passes by the paths of its own opens. That is the rule for exactness. Laps come second: of what a pass allows, what had
-no turn in the lap goes first. So a lap here is not exact, and ends where nobody has anything left that the passes allow:
+no turn in the lap goes first. So a lap here is not exact, and ends where nobody has anything left that passes allow:
 
     every peer was asked twice and had nothing left, and
       something that had its turn is allowed, here or at a peer  → the next lap begins, without what is held back
