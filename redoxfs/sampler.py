@@ -175,9 +175,19 @@ class Draws:
                 return self._drawn_in(ask_daemon(self._mount, "draw", request, TIMEOUT_S))
             except CommandError as error:
                 # It died in the middle of an answer, perhaps; then the next attempt waits for another daemon.
-                if attempt == ATTEMPTS or not isinstance(error, DaemonError):
+                goes_on = isinstance(error, DaemonError) or self._is_mounted_anew()
+                if attempt == ATTEMPTS or not goes_on:
                     raise SamplerError(str(error)) from None
         raise AssertionError
+
+    def _is_mounted_anew(self) -> bool:
+        """Whether another mount is there now. It is asked from now on: a request names the files that it is about."""
+        try:
+            mount = our_mount_at(os.fspath(self._mount.path), TIMEOUT_S)
+        except CommandError:
+            return False
+        before, self._mount = self._mount, mount
+        return device_of(mount) != device_of(before)
 
 
 def _samples_in(answer: dict[str, Any]) -> npt.NDArray[np.int32]:

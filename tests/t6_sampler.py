@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from random import Random
@@ -570,6 +571,18 @@ def test_links_lead_to_files_of_the_mount(speech: Speech, tmp_path: Path) -> Non
         RedoxSampler([*links, elsewhere])
 
 
+@contextmanager
+def another_filesystem(folder: Path) -> Iterator[None]:
+    """An empty one, which takes the number of a device that is free. Only root can mount it."""
+    folder.mkdir()
+    is_mounted = (
+        not os.geteuid() and not subprocess.run(["mount", "-t", "tmpfs", "none", folder], check=False).returncode
+    )
+    yield
+    if is_mounted:
+        subprocess.run(["umount", folder], check=True)
+
+
 def test_a_sampler_does_not_outlive_the_files_of_its_mount(reachable: Machine, tmp_path: Path) -> None:
     source = tmp_path / "images"
     source.mkdir()
@@ -581,7 +594,9 @@ def test_a_sampler_does_not_outlive_the_files_of_its_mount(reachable: Machine, t
         reachable.ok("umount", reachable.mnt)
         if is_changed:
             (source / "10a.jpg").write_bytes(b"." * 100)
-        mount(reachable, source, share=1)
+        # The mount after it gets another number, as beside other mounts that come and go.
+        with another_filesystem(tmp_path / f"other-{is_changed}"):
+            mount(reachable, source, share=1)
     with pytest.raises(SamplerError, match="the files of the mount have changed; make the sampler anew"):
         list(sampler)
 
