@@ -63,6 +63,7 @@ class Model:
     def open_unseen(self, path: int, *, is_turn: bool) -> set[int]:
         if is_turn:
             self.unseen_turns.append(path)
+            self.unseen.pop(path, None)
             self.unseen[path] = 1
         elif path in self.unseen:
             self.unseen_turns.append(None)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
-from t0_binding_model import BindingMachine, PoolMachine, SlotMachine
+from t0_binding_model import UNSEEN, BindingMachine, PoolMachine, SlotMachine
 
 from redoxfs.protocol import (
     NO_SAMPLE,
@@ -101,6 +101,7 @@ class RestartingMachine(BindingMachine):
             reservations=self.reservations,
             reservations_per_thread=3,
             holds=6,
+            unseen=UNSEEN,
         )
         binding.begin(policy)
         return binding
