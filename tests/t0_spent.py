@@ -18,6 +18,8 @@ import pytest
 import spent
 
 spent.MOST_S, spent.MOST_OF_OTHERS = spent.WORK_S, math.inf
+# What other tests of the rule are about, and differs from one moment to the next.
+spent.judge.__defaults__ = (lambda: 1.0,)
 
 def work():
     for _ in range(3):
@@ -95,6 +97,10 @@ def test_a_slow_machine_is_not_the_tests_fault(cost_s: float, slowness: float) -
 
 def test_nothing_is_judged_beside_much_work_of_others() -> None:
     spent.judge(100.0, spent.MOST_OF_OTHERS, lambda: 1.0)
+
+
+def test_the_machine_is_measured_where_a_test_is_judged() -> None:
+    assert spent.judge.__defaults__ == (spent.slowness,)
 
 
 def test_a_quick_machine_lowers_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
