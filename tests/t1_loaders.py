@@ -142,8 +142,8 @@ def test_the_page_has_all_rows_and_what_is_faster() -> None:
             row("ffcv", "FFCV") | {"left_out": "No module named 'ffcv'", "bytes_4": None, "decoded_4": None},
         )
     )
-    assert "| plain files | 100 | 50 | 5,000 | 1.2 s |" in text
-    assert "| redoxfs, packed | 400 | 50 | 800 | 12 s + 1.0 s |" in text
+    assert "| plain files | 21 s | nothing | 100 | 50 | 5,000 | 1.2 s |" in text
+    assert "| redoxfs, packed | 18 s | 3.5 s | 400 | 50 | 800 | 12 s + 1.0 s |" in text
     assert "| redoxfs, packed | 3.5 s | 0.15 GB | 0 | - | yes | 0.333 | -0.004 | 1.00 |" in text
     assert "1 missing, 2 twice" in text
     assert [line for line in text.splitlines() if "of memory: " in line] == [
@@ -183,7 +183,7 @@ def test_a_page_without_any_loader_says_why() -> None:
 
 def test_a_page_of_cut_epochs_alone_has_no_warm_rates() -> None:
     text = loaders_page.page(report(row("plain", "plain files", bytes_4=None)))
-    assert "| plain files | 50 | - | 2.0 s |" in text
+    assert "| plain files | - | nothing | 50 | - | 2.0 s |" in text
 
 
 def test_the_figure_is_a_picture(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ def test_the_page_says_what_was_found_and_what_is_not_ruled_out() -> None:
     assert "slot, K=64, 5%: -10." in told[1]
     assert "Successive epochs of the slot have a rank correlation of 0.200; two" in " ".join(told)
     text = page(report)
-    assert text.startswith("## Convergence")
+    assert text.startswith("# Convergence")
     for sentence in told:
         assert sentence in text
 
