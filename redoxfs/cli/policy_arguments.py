@@ -30,7 +30,7 @@ def add_policy(verb: "argparse._ActionsContainer") -> list[argparse.Action]:
     return [
         verb.add_argument(
             "--policy",
-            choices=POLICIES,
+            choices=tuple(POLICIES),
             help="pool: read each chunk once, ahead of demand; slot: the paper's own (default: pool)",
         ),
         verb.add_argument(

@@ -21,7 +21,7 @@ def add_simulate(verbs: "Verbs[Parser]") -> None:
     table.add_argument(
         "--skew", metavar="S", type=values.skew, help="Zipf's exponent of the class sizes (default: 0, equal)"
     )
-    table.add_argument("--policy", choices=POLICIES, help=f"(default: {policy})")
+    table.add_argument("--policy", choices=tuple(POLICIES), help=f"(default: {policy})")
     table.add_argument(
         "--resident", metavar="SHARE", type=values.share, help="share of the samples in memory (default: 10%%)"
     )
