@@ -49,7 +49,8 @@ def run_tests(folder: Path, tests: str) -> str:
     )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *map(str, words), str(folder)],
-        env=os.environ | {"PYTHONPATH": path},
+        # Wide enough for the folder's name before what is said of a test.
+        env=os.environ | {"PYTHONPATH": path, "COLUMNS": "1000"},
         cwd=folder,
         capture_output=True,
         text=True,
