@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from networks import Letter, Network, parts_of_chunks
 
 from redoxfs.protocol import PassingNode, Pending, PoolPolicy, Served, Take, answer_of, message_of, numbers_of
+from redoxfs.protocol.local_first.passing import MOST_BEHIND
 
 CHUNK_SIZE = 8
 
@@ -195,6 +196,17 @@ def test_an_epoch_of_one_tree_is_none_of_another() -> None:
         assert not twice(first)
         got += [job.open(path % 3, path) for path in val[40:]]
         assert not twice(got)
+
+
+def test_one_node_may_be_told_alone_for_ever() -> None:
+    """As of a validation that the first rank reads. What others remember of its epochs has a bound."""
+    job = Job(3, [path % 4 for path in range(120)])
+    for epoch in range(2 * MOST_BEHIND):
+        job.tell(0)
+        assert not twice([job.open(0, path) for path in random.Random(epoch).sample(range(120), 120)])
+    for node in job.nodes[1:]:
+        given = node.state().arrays["pass.ahead"]
+        assert 0 < len(given) <= MOST_BEHIND * 40
 
 
 TELL = -1

@@ -66,6 +66,7 @@ class PassingNode(LocalFirst):
         self._late: dict[tuple[int, int], list[int]] = {}
         # With which open each taken sample came.
         self._taken_at: dict[int, int] = {}
+        self._own_members_of: dict[int, npt.NDArray[np.integer]] = {}
         # Classes of which a stat has got no sample: nobody has one that is allowed.
         self._dry: set[int] = set()
         self.held_back = self.given_twice = 0
@@ -320,12 +321,25 @@ class PassingNode(LocalFirst):
     def _give_ahead(self, cls: int, epoch: int) -> list[Served]:
         """Give a sample in an epoch that this node was not told of yet; one that left in the present epoch, if any."""
         tree = self._tree_of_class[cls]
+        if (tree.number, epoch) not in self._ahead:
+            # Of a node that is never told, others may be any number of epochs ahead.
+            self._ahead = {
+                key: samples
+                for key, samples in self._ahead.items()
+                if key[0] != tree.number or key[1] > epoch - MOST_BEHIND
+            }
         given = self._ahead.setdefault((tree.number, epoch), {})
         members = self._own_members(cls)
-        reserved = self._reserved_here(cls)
+        is_free = np.ones(len(members), np.bool_)
+        for samples in (given, self._reserved_here(cls)):
+            taken = np.fromiter(samples, np.int64, len(samples))
+            taken = taken[self._class_array[taken] == cls]
+            is_free[np.searchsorted(members, taken[self._passes.is_own[taken]])] = False
         gone = self._passes.gone_array[members]
-        for sample in (*members[gone].tolist(), *members[~gone].tolist()):
-            if sample not in given and sample not in reserved:
+        for allowed in (is_free & gone, is_free):
+            at = int(allowed.argmax()) if len(allowed) else 0
+            if len(allowed) and allowed[at]:
+                sample = int(members[at])
                 given[sample] = None
                 return [self._pool.give_copy(sample)]
         return []
@@ -341,7 +355,8 @@ class PassingNode(LocalFirst):
         bit = 1 << self._tree_of_class[cls].epoch - 1 - epoch
         members = self._own_members(cls)
         reserved = self._reserved_here(cls)
-        for sample in members[self._rest_array[members] & bit > 0].tolist():
+        for at in np.flatnonzero(self._rest_array[members] & bit):
+            sample = int(members[at])
             if sample not in reserved:
                 self._rest[sample] &= ~bit
                 return [self._pool.give_copy(sample)]
@@ -349,8 +364,10 @@ class PassingNode(LocalFirst):
 
     def _own_members(self, cls: int) -> npt.NDArray[np.integer]:
         """The own samples of a class, in order of their numbers."""
-        members = np.sort(self._policy.members(cls))
-        own: npt.NDArray[np.integer] = members[self._passes.is_own[members]]
+        own = self._own_members_of.get(cls)
+        if own is None:
+            members = np.sort(self._policy.members(cls))
+            own = self._own_members_of[cls] = members[self._passes.is_own[members]]
         return own
 
     def _news(self, message: Take, samples: tuple[int, ...]) -> Given:
