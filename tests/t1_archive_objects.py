@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from object_server import REFUSED, STATUS_503, Server, serving
 from patience import PATIENCE_S
-from tars import LONG_AGO_S, files_of, indexed, member, paths_of, tar_of, write_tar
+from tars import LONG_AGO_S, files_of, indexed, member, paths_of, tar_of, two_archives, write_tar
 
 from redoxfs.chunks import FileBytes, StorageSpeed
 from redoxfs.dataset import build_catalog
@@ -27,7 +27,7 @@ from redoxfs.packed.archive_cache import ArchiveIndex
 from redoxfs.packed.archive_files import UnusableArchiveError
 from redoxfs.packed.archive_store import index_of, runs
 from redoxfs.packed.archives import load_or_index
-from redoxfs.testing import CHUNK_SIZE, GROUPS, StoreTests, Subject, make_source
+from redoxfs.testing import CHUNK_SIZE, GROUPS, StoreTests, Subject
 
 SPEED = StorageSpeed(seek_s=0.001, bytes_per_s=100e6)
 SHARDS = [f"s-{number}.tar" for number in range(6)]
@@ -40,7 +40,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def client_of(server: Server, deadline_s: float = PATIENCE_S) -> Client:
-    return Client(parse_address(server.url), deadline_s=deadline_s)
+    return Client(parse_address(server.url), deadline_s=deadline_s, has_checksums=False)
 
 
 def found_at(server: Server, *names: str, deadline_s: float = PATIENCE_S, **options: bool) -> ArchiveIndex:
@@ -237,12 +237,7 @@ def test_a_web_server_lists_nothing(server: Server) -> None:
 class TestArchiveObjectStore(StoreTests):
     @pytest.fixture
     def subject(self, server: Server, tmp_path: Path) -> Subject:
-        root = make_source(tmp_path / "source")
-        names = [str(path.relative_to(root)) for path in sorted(root.rglob("*")) if path.is_file()]
-        random.Random(5).shuffle(names)
-        for number in range(2):
-            own = [name for name in names if ("large" in name) == bool(number)]
-            tar_of(tmp_path / f"s-{number}.tar", {name: (root / name).read_bytes() for name in own})
+        root = two_archives(tmp_path)
         found = found_at(server, "s-0.tar", "s-1.tar")
         catalog = build_catalog(found.grown.tree, classes="dir", groups=GROUPS)
         index = index_of(found, catalog, seed=0)
@@ -264,6 +259,21 @@ class TestArchiveObjectStore(StoreTests):
         versions = versions_of(client, ["s-0.tar", "s-1.tar"])
         store = ArchiveObjectStore(index, client, versions, SPEED, most_held_bytes=64 << 20)
         return Subject(store, catalog, cells, content, unreadable)
+
+
+def test_an_archive_with_another_tag_is_not_read_though_its_length_and_time_are_the_same(
+    server: Server, tmp_path: Path
+) -> None:
+    """Nothing else tells: an archive has no checksums."""
+    write_tar(tmp_path / "a.tar", [member("c/0.jpg", b"zero"), member("c/1.jpg", b"one")])
+    found = found_at(server, "a.tar")
+    catalog = build_catalog(found.grown.tree, classes="any")
+    client = client_of(server)
+    versions = versions_of(client, ["a.tar"])
+    store = ArchiveObjectStore(index_of(found, catalog, seed=0), client, versions, SPEED, most_held_bytes=64 << 20)
+    server.tags_differ = True
+    got = [file for read in store.reads(0, [0, 1]) for payload in read.run() for file in payload]
+    assert {file.errno if isinstance(file, OSError) else None for file in got} == {errno.ESTALE}
 
 
 def test_what_lies_between_the_files_of_a_sample_is_not_fetched(server: Server, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from packs import SPEED
-from tars import LONG_AGO_S, files_of, indexed, member, paths_of, tar_of, write_tar
+from tars import LONG_AGO_S, files_of, indexed, member, paths_of, tar_of, two_archives, write_tar
 
 from redoxfs.chunks import FileBytes
 from redoxfs.dataset import build_catalog
@@ -26,7 +26,7 @@ from redoxfs.packed.archive_files import UnusableArchiveError
 from redoxfs.packed.archive_groups import apart, other_key, scattered, shares_stems
 from redoxfs.packed.archive_sets import sets_of
 from redoxfs.packed.archive_store import ArchiveStore, index_of, runs, size_for_classes
-from redoxfs.testing import CHUNK_SIZE, GROUPS, StoreTests, Subject, make_source
+from redoxfs.testing import CHUNK_SIZE, GROUPS, StoreTests, Subject
 
 # The tree
 
@@ -388,12 +388,7 @@ def test_what_is_odd_about_an_end_is_said(tmp_path: Path) -> None:
 class TestArchiveStore(StoreTests):
     @pytest.fixture
     def subject(self, tmp_path: Path) -> Iterator[Subject]:
-        root = make_source(tmp_path / "source")
-        names = [str(path.relative_to(root)) for path in sorted(root.rglob("*")) if path.is_file()]
-        random.Random(5).shuffle(names)
-        for number in range(2):
-            own = [name for name in names if ("large" in name) == bool(number)]
-            tar_of(tmp_path / f"s-{number}.tar", {name: (root / name).read_bytes() for name in own})
+        root = two_archives(tmp_path)
         found = indexed(tmp_path, "s-0.tar", "s-1.tar")
         catalog = build_catalog(found.grown.tree, classes="dir", groups=GROUPS)
         index = index_of(found, catalog, seed=0)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import random
 import tarfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from redoxfs.dataset import Tree
 from redoxfs.packed.archive_cache import ArchiveIndex
 from redoxfs.packed.archive_files import OnDisk
 from redoxfs.packed.archives import load_or_index
+from redoxfs.testing import make_source
 
 LONG_AGO_S = 1_600_000_000
 """A time of archives that are not new, so that a kept index is trusted."""
@@ -62,3 +64,14 @@ def files_of(folder: Path, found: ArchiveIndex) -> dict[str, bytes]:
 
 def paths_of(tree: Tree) -> list[str]:
     return sorted(os.fsdecode(tree.path(entry)) for entry in range(1, len(tree)))
+
+
+def two_archives(folder: Path) -> Path:
+    """The dataset of `StoreTests` in ``s-0.tar`` and, with its large files, ``s-1.tar``, each shuffled; its folder."""
+    root = make_source(folder / "source")
+    names = [str(path.relative_to(root)) for path in sorted(root.rglob("*")) if path.is_file()]
+    random.Random(5).shuffle(names)
+    for number in range(2):
+        own = [name for name in names if ("large" in name) == bool(number)]
+        tar_of(folder / f"s-{number}.tar", {name: (root / name).read_bytes() for name in own})
+    return root

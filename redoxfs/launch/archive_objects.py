@@ -11,11 +11,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redoxfs.launch.archives import catalog_of_archives, expanded, names_archives, say_found
-from redoxfs.launch.errors import SourceUnusableError, UsageError
+from redoxfs.launch.archives import catalog_of_archives, expanded, indexed, names_archives, say_found
+from redoxfs.launch.errors import SourceUnusableError
 from redoxfs.launch.objects import Objects, in_child, index_cache, objects_of, told_of
 from redoxfs.launch.options import DatasetOptions
-from redoxfs.launch.scanning import showing_scan
 from redoxfs.objects import Address
 
 if TYPE_CHECKING:
@@ -48,8 +47,6 @@ def open_archive_objects(
     from redoxfs.packed.archive_cache import Archive, Kept
     from redoxfs.packed.archive_store import index_of
 
-    if options.catalog is not None:
-        raise UsageError(f"{address}: --catalog is for a directory of files; the index of archives is kept by itself")
     folder, patterns = split(address)
     os.environ.update(absolute_files(address.scheme, os.environ))
     layout = options.archives or "auto"
@@ -99,25 +96,14 @@ def _told(
     from redoxfs.objects.client import Client
     from redoxfs.objects.speed import measure
     from redoxfs.packed.archive_files import UnusableArchiveError
-    from redoxfs.packed.archives import load_or_index
 
-    client = Client(folder, deadline_s=timeout_s)
+    client = Client(folder, deadline_s=timeout_s, has_checksums=False)
     try:
         names = names_at(client, patterns)
         versions = versions_of(client, names)
         measured = measure(client, names, versions) if measures else None
         speed = measured or UNKNOWN_SPEED if given is None else StorageSpeed(1 / given[0], given[1])
-        files = InStore(client, names, versions, speed)
-        with showing_scan("archive") as progress:
-            found = load_or_index(
-                address.url,
-                files,
-                cache,
-                layout=options.archives or "auto",
-                rescan=options.rescan,
-                salvages=options.salvage,
-                progress=progress,
-            )
+        found = indexed(address.url, InStore(client, names, versions, speed), cache, options)
     except UnusableArchiveError as error:
         raise SourceUnusableError(str(error)) from None
     return {

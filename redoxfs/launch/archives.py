@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from redoxfs.dataset import Catalog
     from redoxfs.packed import Index
     from redoxfs.packed.archive_cache import ArchiveIndex
+    from redoxfs.packed.archive_files import ArchiveSource
 
 _SUFFIX = ".tar"
 
@@ -215,11 +216,6 @@ def open_archives(source: PathStatus, root_fd: int, options: DatasetOptions, *, 
     """
     from redoxfs.packed.archive_store import index_of
 
-    assert source.archives is not None
-    if options.catalog is not None:
-        raise UsageError(
-            f"{source.asked}: --catalog is for a directory of files; the index of archives is kept by itself"
-        )
     if is_storage_local:
         raise UsageError(
             f"{source.asked}: --storage local is for a packed dataset; every node has to reach all archives"
@@ -231,21 +227,12 @@ def open_archives(source: PathStatus, root_fd: int, options: DatasetOptions, *, 
 def _indexed(source: PathStatus, root_fd: int, options: DatasetOptions) -> "ArchiveIndex":
     from redoxfs.dataset import default_cache_dir
     from redoxfs.packed.archive_files import OnDisk, UnusableArchiveError
-    from redoxfs.packed.archives import load_or_index
 
     assert source.archives is not None
     begin = time.monotonic()
+    files = OnDisk(root_fd, tuple(zip(source.archives.paths, source.archives.names, strict=True)))
     try:
-        with showing_scan("archive") as progress:
-            found = load_or_index(
-                source.name,
-                OnDisk(root_fd, tuple(zip(source.archives.paths, source.archives.names, strict=True))),
-                default_cache_dir(),
-                layout=options.archives or "auto",
-                rescan=options.rescan,
-                salvages=options.salvage,
-                progress=progress,
-            )
+        found = indexed(source.name, files, default_cache_dir(), options)
     except UnusableArchiveError as error:
         raise SourceUnusableError(str(error)) from None
     except OSError as failure:
@@ -254,6 +241,22 @@ def _indexed(source: PathStatus, root_fd: int, options: DatasetOptions) -> "Arch
     if source.archives.beside:
         say(f"archives: ignored beside them: {source.archives.beside} (--archives none serves all as files)")
     return found
+
+
+def indexed(source: str, files: "ArchiveSource", cache_dir: Path, options: DatasetOptions) -> "ArchiveIndex":
+    """The index of archives as ``options`` ask for it, with progress on stderr. Raises as `load_or_index`."""
+    from redoxfs.packed.archives import load_or_index
+
+    with showing_scan("archive") as progress:
+        return load_or_index(
+            source,
+            files,
+            cache_dir,
+            layout=options.archives or "auto",
+            rescan=options.rescan,
+            salvages=options.salvage,
+            progress=progress,
+        )
 
 
 def say_found(found: "ArchiveIndex", asked: str, took_s: float) -> None:

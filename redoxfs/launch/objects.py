@@ -66,9 +66,10 @@ class Objects:
         speed = speed or UNKNOWN_SPEED
         least, most = _HELD_BYTES
         in_time = max(int(speed.bytes_per_s * timeout_s / _HELD_TIME_SHARE), PART_BYTES)
-        return (ObjectStore if index.versions is None else ArchiveObjectStore)(
+        is_packed = index.versions is None
+        return (ObjectStore if is_packed else ArchiveObjectStore)(
             index,
-            Client(self.address, deadline_s=timeout_s),
+            Client(self.address, deadline_s=timeout_s, has_checksums=is_packed),
             self.versions,
             speed,
             most_held_bytes=min(max(memory_bytes // _HELD_SHARE, least), most, in_time),

@@ -270,6 +270,10 @@ def _open_archives(opening: Opening) -> Dataset:
     from redoxfs.packed.archive_store import size_for_classes
 
     source, root_fd, options, memory = opening.source, opening.root_fd, opening.options, opening.memory
+    if options.catalog is not None:
+        raise UsageError(
+            f"{source.asked}: --catalog is for a directory of files; the index of archives is kept by itself"
+        )
     objects = None
     if source.address is not None:
         from redoxfs.launch.archive_objects import open_archive_objects

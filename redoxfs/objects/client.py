@@ -90,10 +90,16 @@ class Counts:
 
 
 class Client:
-    """The objects in a folder. ``deadline_s``: of each call, with all its attempts."""
+    """The objects in a folder.
 
-    def __init__(self, address: Address, *, deadline_s: float) -> None:
+    Args:
+        deadline_s: of each call, with all its attempts.
+        has_checksums: what is read is compared with checksums. Only then may an ETag differ from that of the version.
+    """
+
+    def __init__(self, address: Address, *, deadline_s: float, has_checksums: bool = True) -> None:
         self.address = address
+        self._has_checksums = has_checksums
         self.counts = Counts()
         self._deadline_s = deadline_s
         self._store: ObjectStore | None = None
@@ -160,7 +166,7 @@ class Client:
         try:
             return await self._repeated(attempt, where)
         except ObjectError as error:
-            if error.errno != ESTALE or version.e_tag is None or version.modified is None:
+            if error.errno != ESTALE or version.e_tag is None or version.modified is None or not self._has_checksums:
                 raise
             now = await self.head(name)
             if (now.size, now.modified) != (version.size, version.modified):
