@@ -31,7 +31,7 @@ def told(*, passes: bool = True) -> tuple[ToldEpochs, Any]:
     if passes:
         policy.keep_passes(classes, len(TREES))
     checkpoints: list[int] = []
-    plan = SimpleNamespace(policy=policy, sharing=None, begins_passes=passes)
+    plan = SimpleNamespace(policy=policy, sharing=None)
     node: Any = SimpleNamespace(plan=plan, checkpoint=lambda: checkpoints.append(1))
     node.checkpoints = checkpoints
     return ToldEpochs(node, TREES), node
@@ -123,5 +123,5 @@ def test_the_tree_of_a_loader_is_that_of_its_directory(trees: Any, folder: str, 
 
 
 def test_a_policy_that_cannot_begin_passes_has_no_tree_to_tell_of() -> None:
-    node: Any = SimpleNamespace(plan=SimpleNamespace(begins_passes=False))
+    node: Any = SimpleNamespace(plan=SimpleNamespace(policy=SimpleNamespace(has_passes=False)))
     assert trio.run(ToldEpochs(node, TREES).tree_of, b"train") == {"tree": None}

@@ -552,6 +552,14 @@ class Node:
         for sample in unloaded:
             self.memory.forget(sample, remote=self.memory.holds_remote(sample))
 
+    def void_dropped(self) -> None:
+        """Take out what the policy of several nodes has dropped and revoked."""
+        policy = self.shared_policy
+        if policy.unloaded or policy.revoked:
+            self.void(policy.unloaded, policy.revoked)
+            policy.unloaded.clear()
+            policy.revoked.clear()
+
     def handled(self, message: Message, answer: Answer) -> None:
         """The policy answered a message of another node just now; before anything leaves this node."""
         if self._journal is not None:

@@ -123,7 +123,6 @@ class Plan:
     ``retained``        the policy, if it retains samples from lap to lap
     ``lendable_bytes``  how much of what is retained open files may have
     ``passing``         the policy of one node, if it keeps passes
-    ``begins_passes``   an epoch that the job tells of begins a pass
     """
 
     policy: ServingPolicy | SharedServingPolicy
@@ -137,7 +136,6 @@ class Plan:
     retained: "Retaining | None" = None
     lendable_bytes: int = 0
     passing: PoolPolicy | None = None
-    begins_passes: bool = False
 
     @property
     def nodes(self) -> int:
@@ -412,7 +410,6 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
         retained=pool,
         passing=pool if keeps_passes and share is None else None,
         lendable_bytes=lendable,
-        begins_passes=keeps_passes,
     )
 
 

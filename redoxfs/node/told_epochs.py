@@ -61,7 +61,7 @@ class ToldEpochs:
         within = [tree for tree in self._trees if path == "." or tree.startswith(f"{path}/")]
         if around and path != ".":
             within = [max(around, key=lambda tree: 0 if tree == "." else len(tree))]
-        if len(within) != 1 or not self._node.plan.begins_passes:
+        if len(within) != 1 or not self._node.plan.policy.has_passes:
             return {"tree": None}
         return {"tree": within[0]}
 
@@ -72,10 +72,7 @@ class ToldEpochs:
         self.told += 1
         if plan.sharing is not None:
             # What it had taken from other nodes was for the epoch before.
-            policy = plan.sharing.policy
-            self._node.void(policy.unloaded, policy.revoked)
-            policy.unloaded.clear()
-            policy.revoked.clear()
+            self._node.void_dropped()
         # It has no entry in the journal, and a daemon that takes over must go on in this pass.
         self._node.checkpoint()
         return {"begun": True}

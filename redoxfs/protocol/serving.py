@@ -69,6 +69,11 @@ class _Serving(Protocol):
     def tree_laps(self) -> list[TreeLap]:
         """The lap of each tree, once they are counted."""
 
+    @property
+    def has_passes(self) -> bool:
+        """Whether `begin_pass` begins one."""
+        return False
+
     def begin_pass(self, tree: int | None) -> bool:
         """The job says that an epoch of a tree begins, or of all. Returns whether the policy has passes."""
         del tree

@@ -795,7 +795,7 @@ class Control(Target):
         catalog = _catalog()
         cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=2, seed=0)
         policy = PoolPolicy(cells.cells, catalog.class_of, catalog.sample_bytes, capacity_bytes=1 << 20, seed=0)
-        plan = types.SimpleNamespace(policy=policy, nodes=1, sharing=None, begins_passes=True)
+        plan = types.SimpleNamespace(policy=policy, nodes=1, sharing=None)
         node: Any = types.SimpleNamespace(
             plan=plan, recent=RecentTurns(), turns=policy.turns, kept_turns=policy.kept_turns
         )

@@ -73,7 +73,7 @@ class Messages:
         if handled.answer is not None and not handled.repeated:
             self._node.handled(message, handled.answer)
         # Also while nothing can be sent: a checkpoint has to find the same reservations here and at the policy.
-        self._void()
+        self._node.void_dropped()
         self.flush()
         for sample in handled.preempted:
             self._node.binding.revoke(sample)
@@ -201,14 +201,14 @@ class Messages:
 
     def _take_in(self, delivered: Sequence[Delivered]) -> None:
         """These tickets are answered."""
-        self._void()
+        self._node.void_dropped()
         self._node.delivered(delivered)
 
     def flush(self) -> None:
         """Send the messages in the policy's outbox."""
         if self._peers is None or self._node.is_frozen:
             return
-        self._void()
+        self._node.void_dropped()
         outbox = self._policy.outbox
         if not outbox:
             return
@@ -230,13 +230,6 @@ class Messages:
     @property
     def _policy(self) -> SharedServingPolicy:
         return self._node.shared_policy
-
-    def _void(self) -> None:
-        policy = self._policy
-        if policy.unloaded or policy.revoked:
-            self._node.void(policy.unloaded, policy.revoked)
-            policy.unloaded.clear()
-            policy.revoked.clear()
 
     def _sent(self, contents: Sequence[Content]) -> None:
         for content in contents:

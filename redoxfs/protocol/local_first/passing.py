@@ -86,6 +86,10 @@ class PassingNode(LocalFirst):
         """How many samples were given though they are held back, as nobody had another."""
         return self.given_twice
 
+    @property
+    def has_passes(self) -> bool:
+        return True
+
     def begin_pass(self, tree: int | None) -> bool:
         """An epoch of a tree begins, or of all. Afterwards take out `unloaded` and `revoked`."""
         self.chosen.clear()

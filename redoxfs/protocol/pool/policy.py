@@ -337,6 +337,10 @@ class PoolPolicy(Loads, ServingPolicy):
 
     # Passes
 
+    @property
+    def has_passes(self) -> bool:
+        return self._passes is not None
+
     def begin_pass(self, tree: int | None) -> bool:
         """The job says that an epoch of a tree begins, or of all: the next open of it begins a pass, whatever its path
         is. Returns whether there are passes."""
