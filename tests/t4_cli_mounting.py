@@ -7,6 +7,7 @@ import select
 import signal
 import struct
 import subprocess
+from contextlib import suppress
 from math import log2
 from pathlib import Path
 
@@ -148,6 +149,35 @@ def test_a_signal_ends_a_foreground_mount_cleanly(
         rest = running.stderr.read()
         assert running.wait(PATIENCE_S) == 0, rest
     assert "Traceback" not in rest
+    assert machine.nothing_is_left()
+
+
+@KEEPER
+def test_signals_until_its_end_let_a_foreground_mount_end_cleanly(
+    machine: Machine, source: Path, keeper: list[str]
+) -> None:
+    """As systemd tells every process of a service, and a keeper its daemon once more."""
+    with subprocess.Popen(
+        machine.command("mount", source, machine.mnt, "-f", *keeper),
+        env=machine.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if line.startswith("to end it"):
+                break
+        daemon = os.pidfd_open(machine.stats()["pid"])
+        try:
+            while running.poll() is None:
+                running.send_signal(signal.SIGTERM)
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(daemon, signal.SIGTERM)
+        finally:
+            os.close(daemon)
+        rest = running.stderr.read()
+        assert running.returncode == 0, rest
+    assert "killed" not in rest
     assert machine.nothing_is_left()
 
 

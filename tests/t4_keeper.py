@@ -4,6 +4,7 @@ import errno
 import json
 import mmap
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -378,6 +379,34 @@ def test_sigterm_to_the_keeper_ends_a_daemon_that_starts(machine: Machine, sourc
         os.kill(process, signal.SIGTERM)
         os.kill(pid, signal.SIGCONT)
     assert machine.nothing_is_left()
+
+
+def test_an_end_that_a_leaving_daemon_does_not_hear_of_ends_the_next(tmp_path: Path) -> None:
+    """The one that leaves does not unmount, so another has to."""
+    keepers, daemons = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    may_leave, leave = os.pipe()
+    lock, null = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT), os.open(os.devnull, os.O_RDWR)
+    next_one = tmp_path / "next"
+    # The shell is the daemon's parent, and becomes the keeper.
+    leaving = '(read -r _ < "/proc/self/fd/$1"; exit 75)'
+    script = f'trap "" TERM; {leaving} & exec "$0" foreground $! "$2" /none /none "$3" "$4"'
+    words = [KEEPER, str(may_leave), str(lock), shutil.which("touch"), next_one]
+    with subprocess.Popen(["sh", "-c", script, *words], stdin=keepers, pass_fds=[may_leave, lock]) as process:
+        try:
+            socket.send_fds(daemons, [b"H0\n"], [null])
+            assert daemons.recv(1) == b"\0"
+            daemons.send(b"S")
+            process.send_signal(signal.SIGTERM)
+            os.write(leave, b"\n")
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+            os.write(leave, b"\n")
+            for fd in (may_leave, leave, lock, null):
+                os.close(fd)
+            keepers.close()
+            daemons.close()
+    assert next_one.exists()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])

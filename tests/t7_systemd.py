@@ -196,7 +196,7 @@ def test_the_pages_commands_start_and_stop_the_service(host: Host) -> None:
     # The process that systemd watches is the keeper.
     assert host.show("MainPID") in host.ok("sed -n 's/^ *\"pid\": //p' /mnt/set/.redoxfs/stats.json")
     host.ok("systemctl stop redoxfs@mnt-set.service")
-    assert host.show("Result") == "success"
+    assert host.show("Result") == "success", host.log()
     assert not host.is_mounted()
     assert host.run("pgrep -f 'redoxfs-[k]eeper|[m]ount --foreground'").returncode == 1
 
@@ -213,7 +213,7 @@ def test_programs_and_systemd_go_on_when_the_daemon_is_killed(host: Host, signal
     assert (host.show("ActiveState"), host.show("Result")) == ("active", "success")
     assert f"was killed by {signal}; starting another" in host.log()
     host.ok("systemctl stop redoxfs@mnt-set.service")
-    assert host.show("Result") == "success"
+    assert host.show("Result") == "success", host.log()
     assert not host.is_mounted()
 
 

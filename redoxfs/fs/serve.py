@@ -431,14 +431,20 @@ def _ends() -> tuple[signal.Signals, ...]:
 
 @contextmanager
 def _signals_noted() -> Iterator[list[int]]:
-    """Signals that arrive when the kernel has the mount and nothing serves it yet, which must not leave it dead."""
+    """Signals that arrive when the kernel has the mount and nothing serves it yet, which must not leave it dead.
+
+    Once it has ended they have no effect: systemd, for one, tells the keeper and the daemon, so the daemon hears twice.
+    """
     noted: list[int] = []
     before = {number: signal.signal(number, lambda one, _: noted.append(one)) for number in _ends()}
     try:
         yield noted
-    finally:
+    except BaseException:
         for number, handler in before.items():
             signal.signal(number, handler)
+        raise
+    for number in before:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
@@ -498,8 +504,11 @@ async def _stop_on_signals(
 ) -> None:
     with trio.open_signal_receiver(*_ends()) as signals:
         task_status.started()
+        is_ending = False
         async for number in signals:
-            log.info("ending", extra={"fields": {"signal": signal.Signals(number).name}})
+            if not is_ending:
+                log.info("ending", extra={"fields": {"signal": signal.Signals(number).name}})
+            is_ending = True
             if keeper is not None:
                 # Whoever asked for another daemon before wants none now.
                 keeper.restarting = False

@@ -389,8 +389,7 @@ static void daemon_ended(int status)
     }
     has_crashed = false;
     if (code == AGAIN) {
-        if (is_ending)
-            end(0);
+        // If this process was told to end in the meantime, the next one unmounts and ends at once.
         say("INFO", "the daemon (pid %d) has ended, as it was asked to; starting another", (int)pid);
     } else {
         name_death(status);
