@@ -390,7 +390,9 @@ def test_an_end_that_a_leaving_daemon_does_not_hear_of_ends_the_next(tmp_path: P
     # The shell is the daemon's parent, and becomes the keeper.
     leaving = '(read -r _ < "/proc/self/fd/$1"; exit 75)'
     script = f'trap "" TERM; {leaving} & exec "$0" foreground $! "$2" /none /none "$3" "$4"'
-    words = [KEEPER, str(may_leave), str(lock), shutil.which("touch"), next_one]
+    touch = shutil.which("touch")
+    assert touch
+    words = [str(KEEPER), str(may_leave), str(lock), touch, str(next_one)]
     with subprocess.Popen(["sh", "-c", script, *words], stdin=keepers.fileno(), pass_fds=[may_leave, lock]) as process:
         try:
             socket.send_fds(daemons, [b"H0\n"], [null])
