@@ -160,8 +160,7 @@ def pool_node(
         capacity_bytes=capacity_bytes,
         retained_bytes=int(retained * capacity_bytes),
         seed=seed if pool_seed is None else pool_seed,
-        part_of=part_of,
-        parts_by_lap=(node,),
+        covered=part_of == node,
     )
     local = made(
         node,

@@ -54,8 +54,7 @@ class Job:
             capacity_bytes=capacity,
             retained_bytes=capacity // 2,
             seed=self.seed + number,
-            part_of=self.part_of,
-            parts_by_lap=(number,),
+            covered=self.part_of == number,
         )
         node = PassingNode(
             number,

@@ -1,5 +1,6 @@
 """The pool policy: what is loaded when, which resident is served, and when a class begins its next lap."""
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -73,8 +74,8 @@ def test_a_chunk_with_only_reserved_samples_is_not_loaded() -> None:
             assert all(load.samples for load in pool.ask(40).loads)
 
 
-class PartsModel:
-    """A plain model of a policy whose laps cover parts; asserts its rules at every step.
+class CoverModel:
+    """A plain model of a policy whose laps cover some samples; asserts its rules at every step.
 
     ``lap``      each class's; ``to_come``: the samples of it that had no turn yet, ``reserved``: those reserved
     ``held``     samples that were loaded and neither served nor reserved
@@ -84,19 +85,20 @@ class PartsModel:
     def __init__(
         self,
         class_of: list[int],
-        part_of: list[int],
-        parts_by_lap: list[int],
+        covered: list[bool],
         rows: list[list[int]],
         capacity: int,
         retained: int | None = None,
     ) -> None:
-        self.class_of, self.part_of, self.parts_by_lap, self.capacity = class_of, part_of, parts_by_lap, capacity
+        self.class_of, self.covered, self.capacity = class_of, covered, capacity
         self.cells, self.retained = np.array(rows, np.int32), retained
         self.policy = self.new_policy()
         self.given = 0
-        classes = {cls for cls, part in zip(class_of, part_of, strict=True) if part in parts_by_lap}
-        self.lap = {cls: self.lap_after(cls, 0) for cls in classes}
-        self.to_come = {cls: self.of_lap(cls, lap) for cls, lap in self.lap.items()}
+        self.of_lap = {cls: set[int]() for cls in itertools.compress(class_of, covered)}
+        for sample in itertools.compress(range(len(class_of)), covered):
+            self.of_lap[class_of[sample]].add(sample)
+        self.lap = dict.fromkeys(self.of_lap, 1)
+        self.to_come = {cls: set(samples) for cls, samples in self.of_lap.items()}
         self.reserved: set[int] = set()
         self.held: set[int] = set()
         self.lent = 0
@@ -109,23 +111,13 @@ class PartsModel:
             capacity_bytes=self.capacity * SIZE_BYTES,
             retained_bytes=None if self.retained is None else self.retained * SIZE_BYTES,
             seed=len(self.class_of),
-            part_of=np.array(self.part_of, np.int8),
-            parts_by_lap=self.parts_by_lap,
+            covered=np.array(self.covered),
         )
-
-    def of_lap(self, cls: int, lap: int) -> set[int]:
-        part = self.parts_by_lap[(lap - 1) % len(self.parts_by_lap)]
-        return {s for s, (c, p) in enumerate(zip(self.class_of, self.part_of, strict=True)) if (c, p) == (cls, part)}
-
-    def lap_after(self, cls: int, lap: int) -> int:
-        while not self.of_lap(cls, lap + 1):
-            lap += 1
-        return lap + 1
 
     def begin_lap_if_over(self, cls: int) -> None:
         if not self.to_come[cls]:
-            self.lap[cls] = self.lap_after(cls, self.lap[cls])
-            self.to_come[cls] = self.of_lap(cls, self.lap[cls])
+            self.lap[cls] += 1
+            self.to_come[cls] = set(self.of_lap[cls])
 
     def request(self, sample: int) -> None:
         cls = self.class_of[sample]
@@ -159,7 +151,7 @@ class PartsModel:
         """Save the turns, and resume them with ``policy``, which may be the present one."""
         turns = self.policy.turns()
         had = np.flatnonzero(turns.flags(len(turns.laps), len(self.class_of)))
-        assert set(had.tolist()) == {s for c, lap in self.lap.items() for s in self.of_lap(c, lap) - self.to_come[c]}
+        assert set(had.tolist()) == {s for c, samples in self.of_lap.items() for s in samples - self.to_come[c]}
         assert turns.given == self.given
         policy.restore(turns)
         self.lent = 0
@@ -183,15 +175,15 @@ class PartsModel:
         self.lent = 0
 
     def skip(self, cls: int, laps: int) -> None:
-        """Skip so many laps of a class, and further ones without its samples."""
+        """Skip so many laps of a class."""
         until, let_go = self.lap[cls] + laps, set[int]()
         if laps:
             let_go = {sample for sample in self.held if self.class_of[sample] == cls}
-            if self.lap_after(cls, self.lap[cls]) >= until:
+            if laps == 1:
                 let_go &= self.to_come[cls]
             self.reserved -= self.to_come[cls]
-            self.lap[cls] = self.lap_after(cls, until - 1)
-            self.to_come[cls] = self.of_lap(cls, self.lap[cls])
+            self.lap[cls] = until
+            self.to_come[cls] = set(self.of_lap[cls])
         assert sorted(self.policy.skip(cls, until)) == sorted(let_go)
         self.held -= let_go
 
@@ -203,10 +195,7 @@ class PartsModel:
                 assert self.policy.chunk_of(sample) == chunk
                 assert sample not in self.held
                 assert sample not in self.reserved or sample == served.sample
-                of_sample = self.class_of[sample]
-                lap = self.lap[of_sample]
-                if sample not in self.to_come[of_sample]:
-                    assert sample in self.of_lap(of_sample, self.lap_after(of_sample, lap)), "of this lap or the next"
+                assert self.covered[sample], "of this lap or the next"
             self.held |= set(samples)
         (self.held.add if served.kept else self.held.discard)(served.sample)
         self.reserved.discard(served.sample)
@@ -233,13 +222,12 @@ class PartsModel:
         this_lap, next_lap = np.zeros(len(self.cells), int), np.zeros(len(self.cells), int)
         for sample, cls in enumerate(self.class_of):
             chunk = policy.chunk_of(sample)
-            if sample in self.reserved or cls not in self.lap:
+            if sample in self.reserved or not self.covered[sample]:
                 continue
             to_come, is_held = sample in self.to_come[cls], sample in self.held
             this_lap[chunk] += to_come and not is_held
             is_for_next = policy._queues.stays[sample] if to_come else is_held
-            if policy._runs_over[cls] and sample in self.of_lap(cls, self.lap_after(cls, self.lap[cls])):
-                next_lap[chunk] += not is_for_next
+            next_lap[chunk] += bool(policy._runs_over[cls]) and not is_for_next
         assert policy._chunks.this_lap_array.tolist() == this_lap.tolist()
         assert policy._chunks.next_lap_array.tolist() == next_lap.tolist()
         ranks = [0 if this_lap[chunk] else 1 if next_lap[chunk] else 2 for chunk in policy._chunks.order_array.tolist()]
@@ -251,8 +239,8 @@ class PartsModel:
 
 
 @st.composite
-def parts_models(draw: st.DrawFn) -> PartsModel:
-    """Few classes, parts and chunks; the parts are whole chunks, as `deal` has them, or anything."""
+def cover_models(draw: st.DrawFn) -> CoverModel:
+    """Few classes, samples and chunks; laps cover all, whole chunks, as `deal` has them, or anything."""
     samples, chunk_size = draw(st.integers(1, 40)), draw(st.integers(1, 6))
     parts = draw(st.integers(1, 4))
     random = np.random.default_rng(draw(st.integers(0, 1 << 32)))
@@ -260,26 +248,24 @@ def parts_models(draw: st.DrawFn) -> PartsModel:
     chunks = -(-samples // chunk_size)
     in_order = random.permutation(samples).tolist() + [-1] * (chunks * chunk_size - samples)
     cells = [in_order[first : first + chunk_size] for first in range(0, len(in_order), chunk_size)]
-    part_of = random.integers(0, parts, samples)
+    covered = random.integers(0, parts, samples) == 0
     if draw(st.booleans()):
         for chunk in cells:
-            part_of[[s for s in chunk if s >= 0]] = random.integers(0, parts)
-    first = draw(st.integers(0, parts - 1))
-    by_lap = [(first + lap) % parts for lap in range(draw(st.sampled_from([1, parts])))]
+            covered[[s for s in chunk if s >= 0]] = random.integers(0, parts) == 0
     capacity = draw(st.integers(0, samples + 3))
     retained = draw(st.none() | st.integers(0, samples))
-    return PartsModel(class_of.tolist(), part_of.tolist(), by_lap, cells, capacity, retained)
+    return CoverModel(class_of.tolist(), covered.tolist(), cells, capacity, retained)
 
 
-@given(parts_models(), st.data())
+@given(cover_models(), st.data())
 @pytest.mark.slow
-def test_a_lap_serves_its_part_and_loads_at_most_the_next(model: PartsModel, data: st.DataObject) -> None:
+def test_a_lap_serves_what_it_covers_and_loads_at_most_the_next(model: CoverModel, data: st.DataObject) -> None:
     run(model, data.draw(st.integers(0, 120)), data)
 
 
-@given(parts_models(), st.data())
+@given(cover_models(), st.data())
 @pytest.mark.slow
-def test_laps_may_be_skipped_at_any_time(model: PartsModel, data: st.DataObject) -> None:
+def test_laps_may_be_skipped_at_any_time(model: CoverModel, data: st.DataObject) -> None:
     asked = [s for s, cls in enumerate(model.class_of) if cls in model.lap]
     for sample, laps in data.draw(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)), max_size=12)):
         run(model, data.draw(st.integers(0, 30)), data)
@@ -289,19 +275,19 @@ def test_laps_may_be_skipped_at_any_time(model: PartsModel, data: st.DataObject)
 
 
 def test_a_class_that_no_lap_has_is_not_skipped() -> None:
-    cells, sizes, part_of = np.array([[0, 1]], np.int32), np.full(2, SIZE_BYTES, np.int64), np.array([0, 1], np.int8)
-    policy = PoolPolicy(cells, cells[0], sizes, capacity_bytes=0, seed=0, part_of=part_of, parts_by_lap=[0])
+    cells, sizes = np.array([[0, 1]], np.int32), np.full(2, SIZE_BYTES, np.int64)
+    policy = PoolPolicy(cells, cells[0], sizes, capacity_bytes=0, seed=0, covered=np.array([True, False]))
     assert policy.skip(1, 5) == []
 
 
 @given(
-    parts_models(),
+    cover_models(),
     st.lists(st.tuples(st.booleans(), st.integers(0, 60), st.integers(0, 3)), min_size=1, max_size=4),
     st.data(),
 )
 @pytest.mark.slow
 def test_another_policy_resumes_anywhere_in_the_laps(
-    model: PartsModel, processes: list[tuple[bool, int, int]], data: st.DataObject
+    model: CoverModel, processes: list[tuple[bool, int, int]], data: st.DataObject
 ) -> None:
     for is_new, steps, skipped in processes:
         run(model, steps, data)
@@ -311,7 +297,7 @@ def test_another_policy_resumes_anywhere_in_the_laps(
     run(model, 60, data)
 
 
-def run(model: PartsModel, steps: int, data: st.DataObject) -> None:
+def run(model: CoverModel, steps: int, data: st.DataObject) -> None:
     """Ask, stat, open what was stat'ed and forget it, at random; changes of many chunks at once happen in both ways."""
     with pytest.MonkeyPatch.context() as ways:
         for constant in ("SORTED_FOR_ONE", "COUNTED_FOR_ONE"):
@@ -319,7 +305,7 @@ def run(model: PartsModel, steps: int, data: st.DataObject) -> None:
         run_at_random(model, steps, data)
 
 
-def run_at_random(model: PartsModel, steps: int, data: st.DataObject) -> None:
+def run_at_random(model: CoverModel, steps: int, data: st.DataObject) -> None:
     asked = [s for s, cls in enumerate(model.class_of) if cls in model.lap]
     if not asked:
         return
@@ -347,7 +333,7 @@ def run_at_random(model: PartsModel, steps: int, data: st.DataObject) -> None:
         model.check()
 
 
-def test_one_part_behaves_as_no_parts() -> None:
+def test_laps_that_cover_each_sample_are_as_laps_without_a_cover() -> None:
     pool = Pool([50] * 8, 8, resident=0.2)
     sizes = np.full(pool.samples, SIZE_BYTES, np.int64)
     policy = PoolPolicy(
@@ -356,37 +342,10 @@ def test_one_part_behaves_as_no_parts() -> None:
         sizes,
         capacity_bytes=pool.capacity_bytes,
         seed=0,
-        part_of=np.zeros(pool.samples, np.int8),
+        covered=np.ones(pool.samples, np.bool_),
     )
     order = np.random.default_rng(0).integers(0, pool.samples, 2_000).tolist()
     assert [policy.request(s) for s in order] == [pool.policy.request(s) for s in order]
-
-
-def test_rotating_parts_are_read_once_and_ahead_of_demand() -> None:
-    class_of = np.tile(np.arange(10, dtype=np.int32), 120)
-    cells = np.random.default_rng(0).permutation(len(class_of)).astype(np.int32).reshape(-1, 12)
-    part_of = np.empty(len(class_of), np.int8)
-    part_of[cells] = (np.arange(len(cells)) % 3)[:, None]
-    policy = PoolPolicy(
-        cells,
-        class_of,
-        np.ones(len(class_of), np.int64),
-        capacity_bytes=100,
-        seed=0,
-        part_of=part_of,
-        parts_by_lap=(1, 2, 0),
-    )
-    waits = 0
-    loads: Counter[int] = Counter()
-    for part in (1, 2, 0, 1, 2, 0):
-        of_part = np.flatnonzero(part_of == part).tolist()
-        turns = [policy.request(sample) for sample in of_part]
-        assert sorted(turn.sample for turn in turns) == of_part
-        waits += sum(turn.is_demanded for turn in turns)
-        loads.update(load.chunk for turn in turns for load in turn.loads)
-    assert set(loads.values()) <= {2, 3}, "once in every third lap, and some ahead for the next"
-    assert sum(loads.values()) <= 2 * len(cells) + 100 // 12
-    assert waits == 1, "only the very first"
 
 
 def test_interrupted_laps_serve_each_sample_once() -> None:
@@ -425,10 +384,8 @@ def test_a_restored_policy_reads_only_samples_without_a_turn() -> None:
 
 def test_turns_of_other_samples_are_refused_unchanged() -> None:
     cells, class_of = np.array([[0, 1, 2]], np.int32), np.array([0, 0, 1], np.int32)
-    sizes, part_of = np.ones(3, np.int64), np.array([0, 1, 0], np.int8)
-    policy = PoolPolicy(
-        cells, class_of, sizes, capacity_bytes=2, seed=0, part_of=part_of, parts_by_lap=(0, 1), chunks_drawn=1
-    )
+    sizes, covered = np.ones(3, np.int64), np.array([True, False, True])
+    policy = PoolPolicy(cells, class_of, sizes, capacity_bytes=2, seed=0, covered=covered, chunks_drawn=1)
     policy.request(2)
     before = policy.turns()
     for turns, why in (
@@ -436,7 +393,6 @@ def test_turns_of_other_samples_are_refused_unchanged() -> None:
         (before._replace(had=np.zeros(2, np.uint8)), "not those of 2 and 3"),
         (before._replace(laps=np.array([1, 0], np.int32)), "laps are counted"),
         (before._replace(laps=np.array([1, 1 << 30 | 1], np.int32)), "laps are counted"),
-        (before._replace(laps=np.array([1, 2], np.int32)), "none of its samples"),
     ):
         with pytest.raises(ValueError, match=why):
             policy.restore(turns)
@@ -445,15 +401,13 @@ def test_turns_of_other_samples_are_refused_unchanged() -> None:
     assert same(policy.turns(), before)
 
 
-def test_a_class_without_a_lap_is_refused_and_so_are_no_parts() -> None:
+def test_a_class_without_a_lap_is_refused() -> None:
     cells, class_of = np.array([[0, 1]], np.int32), np.array([0, 1], np.int32)
-    sizes, part_of = np.ones(2, np.int64), np.array([0, 1], np.int8)
-    policy = PoolPolicy(cells, class_of, sizes, capacity_bytes=2, seed=0, part_of=part_of)
+    sizes = np.ones(2, np.int64)
+    policy = PoolPolicy(cells, class_of, sizes, capacity_bytes=2, seed=0, covered=np.array([True, False]))
     assert policy.request(0).sample == 0
     with pytest.raises(ValueError, match="no lap has a sample of class 1"):
         policy.request(1)
-    with pytest.raises(ValueError, match="parts_by_lap is empty"):
-        PoolPolicy(cells, class_of, sizes, capacity_bytes=2, seed=0, part_of=part_of, parts_by_lap=())
 
 
 def test_a_dataset_that_fits_is_loaded_once_and_shuffled() -> None:

@@ -377,8 +377,7 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             capacity_bytes=capacity,
             retained_bytes=retained,
             seed=seed + share.node,
-            part_of=part_of,
-            parts_by_lap=(share.node,),
+            covered=part_of == share.node,
         )
         made = PassingNode if keeps_passes else LocalFirst
         policy = node = made(

@@ -49,8 +49,7 @@ class PoolCluster:
             capacity_bytes=self._capacity,
             retained_bytes=retained,
             seed=seed,
-            part_of=self.part_of,
-            parts_by_lap=(node,),
+            covered=own,
         )
         self.pools.append(pool)
         return LocalFirst(

@@ -22,10 +22,17 @@ class NodeParts:
     def __init__(self, class_of: Int32, part_of: Int8, *, nodes: int) -> None:
         self._part_array = part_of
         classes = int(class_of.max(initial=-1)) + 1
+        self._in_order = np.argsort(class_of, kind="stable").astype(np.int32)
+        self._begun = np.concatenate([[0], np.cumsum(np.bincount(class_of, minlength=classes))])
         self._of_node_array = np.array(
             [np.bincount(class_of[part_of == node], minlength=classes) for node in range(nodes)], np.int32
         )
         self._of_node: list[memoryview[int]] = [counts.data for counts in self._of_node_array]
+
+    def members(self, cls: int) -> Int32:
+        """The samples of a class, of all nodes. A view."""
+        members: Int32 = self._in_order[self._begun[cls] : self._begun[cls + 1]]
+        return members
 
     def own(self, node: int) -> Int32:
         """int32[C]: how many samples of each class are a node's own. A copy."""

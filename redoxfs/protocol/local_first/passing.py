@@ -370,8 +370,7 @@ class PassingNode(LocalFirst):
         """The own samples of a class, in order of their numbers."""
         own = self._own_members_of.get(cls)
         if own is None:
-            members = np.sort(self._policy.members(cls))
-            own = self._own_members_of[cls] = members[self._passes.is_own[members]]
+            own = self._own_members_of[cls] = np.sort(self._policy.members(cls))
         return own
 
     def _news(self, message: Take, samples: tuple[int, ...]) -> Given:

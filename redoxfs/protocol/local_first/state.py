@@ -105,7 +105,7 @@ class NodeState:
             room_samples=remote_memory_bytes * len(class_of) / max(1, int(sample_bytes.sum())),
             seed=seed,
         )
-        self._ledger = Ledger(class_of, classes, policy.members)
+        self._ledger = Ledger(class_of, classes, self._parts.members)
 
     @property
     def given(self) -> int:

@@ -22,9 +22,8 @@ yet, and the streamed ones that had none, in memory or not. So a retained sample
 Where the draw says a streamed sample and none is in memory, one is read alone, and counted. How much of memory the
 stream has is a rule (`retained`). Where memory has room for all samples, all are retained.
 
-Where nodes share a dataset, each lap of a class covers one *part* of its samples: the part that is this node's in that
-lap (`parts_by_lap`). Otherwise all samples are one part, and every lap covers it. A lap whose part has no sample of the
-class is skipped, but counts.
+Where nodes share a dataset, the laps here cover the samples that are this node's own (``covered``), the same in every
+lap. A class may have none.
 
 ``policy``       `PoolPolicy`: which sample answers a request
 ``loads``        which chunks to load, ahead of demand and on demand
@@ -33,7 +32,6 @@ class is skipped, but counts.
 ``queues``       where each sample of a class is in its lap
 ``chunk_order``  which chunks have samples to load, for this lap or the next
 ``passes``       runs of opens without a path twice, which get no sample twice; on one node
-``parts``        which samples each lap of a class covers
 ``pace``         how often each class is asked
 
 Rules for whoever edits these files:
@@ -47,8 +45,7 @@ Rules for whoever edits these files:
    (`PoolPolicy.give_back`), whole chunks at random. Nothing else is evicted: memory that is full of classes that are
    not asked any more serves the others by loads on demand, a sample at a time where not even one more fits.
 4. `ChunkOrder.this_lap` counts a chunk's fresh samples. `ChunkOrder.next_lap` counts the samples that may be loaded or
-   marked for the next lap: of a class that runs over, of the next lap's part, neither loaded for it, nor marked, nor
-   reserved.
+   marked for the next lap: of a class that runs over, neither loaded for it, nor marked, nor reserved.
 5. Nothing that a chunk keeps from lap to lap may decide when it is loaded: not its size, its mix of classes, nor its
    place in a queue. Otherwise it is early in each lap, or late in each.
 

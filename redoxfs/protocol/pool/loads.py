@@ -94,8 +94,6 @@ class Loads(PoolState):
                 next_lap = self._runs_over_array.take(classes) & exists & ~settled
                 if self._reserved:
                     next_lap &= queues.had_array.take(rows) != RESERVED
-                if self._part_array is not None:
-                    next_lap &= self._part_array.take(rows) == self._parts.following.take(classes)
                 # With a chunk that is for a lap, only samples for that lap come: others are drawn when all of it is.
                 laps = self._lap.take(classes)
                 latest = np.where(wanted, laps, 0).max(axis=1)

@@ -30,17 +30,17 @@ class Pace:
     ``window``    how many requests it remembers
 
     Args:
-        of_lap: int32[laps, C], how many samples of each class a lap has: the pace until requests are known.
+        of_lap: int32[C], how many samples of each class a lap has: the pace until requests are known.
         ample_samples: see `AMPLE_SAMPLES`.
     """
 
     def __init__(self, of_lap: Int32, *, ample_samples: int) -> None:
-        classes = of_lap.shape[1]
-        self._asked_array = of_lap.mean(axis=0).astype(np.float32)
+        classes = len(of_lap)
+        self._asked_array = of_lap.astype(np.float32)
         self.asked = cast("Floats", self._asked_array.data)
         self.of_class = np.empty(classes, np.float32)
         self.ample = np.empty(classes, np.int32)
-        self.window = round(float(of_lap.sum()) / len(of_lap))
+        self.window = int(of_lap.sum())
         self._ample_samples = ample_samples
 
     def note(self, room_samples: float) -> int:

@@ -173,23 +173,21 @@ class PoolPolicy(Loads, ServingPolicy):
     def skip(self, cls: int, lap: int) -> list[int]:
         """End a class's laps before ``lap`` as if all their samples had their turn, reserved ones included.
 
-        The class is then in ``lap``, or in the first lap after it that has any of its samples. Nothing happens if it is
-        there already, or if no lap has any.
+        The class is then in ``lap``. Nothing happens if it is there already, or if no lap has any of its samples.
 
         Returns:
             The samples that were in memory for the laps that are over: residents no more.
         """
-        if self._lap[cls] >= lap or not self._parts.has_any(cls):
+        if self._lap[cls] >= lap or not len(self._queues.members(cls)):
             return []
         touched = self._leave_counts(cls)
         for sample in [*self._reserved.get(cls, ())]:
             self._forget_reservation(sample)
         before_bytes = self._retained_in(cls)
-        is_next_skipped = self._parts.lap_after(cls, int(self._lap[cls])) < lap
+        is_next_skipped = self._lap_of_class[cls] < lap - 1
         let_go = self._queues.skip(cls, next_lap=is_next_skipped)
         if is_next_skipped:
             self._lap[cls] = lap - 1
-            self._parts.enter(cls, lap - 1)
         self._free_bytes += self._size_bytes(let_go)
         self._retained_bytes -= before_bytes - self._retained_in(cls)
         self._chunks.file_all(touched)
@@ -205,16 +203,11 @@ class PoolPolicy(Loads, ServingPolicy):
         """Begin ``lap`` of a class. It leaves out the samples that ``held``, bool[S], marks: as if they had had their
         turn. Reserved ones stay reserved.
         """
-        members = self._queues.members(cls)
-        out = held[members]
-        if self._part_array is not None:
-            out |= self._part_array[members] != self._parts.following[cls]
         touched = self._leave_counts(cls)
-        self._queues.rearrange(cls, out)
+        self._queues.rearrange(cls, held[self._queues.members(cls)])
         self._stay_if_retained(cls)
         self._count_again(cls, touched)
         self._lap[cls] = lap
-        self._parts.enter(cls, lap)
 
     def is_left(self, sample: int) -> bool:
         """Whether a sample is in the lap of its class, had no turn in it, and is not reserved."""

@@ -1,12 +1,11 @@
-"""The queue of each class: all its samples, in sections that show where each is in its lap.
+"""The queue of each class: its samples, in sections that show where each is in its lap.
 
 The samples of each class are one stretch of `Queues.queue_array`, cut in seven by ``begun``, ``kept`` to ``loaded`` and
 the next class's ``begun``. `Queues.at_array` has the place of each sample:
 
     begun      kept       next       served      stream     arrived    loaded      the next class's
       | for the next lap  | had its  | resident: | resident, | resident, | fresh: not |
-      | retained | others | turn, or | retained  | arrived   | younger   | loaded     |
-                          | has none |           |           |           |
+      | retained | others | turn     | retained  | arrived   | younger   | loaded     |
 
 Every step of a sample is one swap across each border that it passes, so each step is O(1) and the youngest stay in
 order of age:
@@ -14,11 +13,11 @@ order of age:
     fresh → younger                                  loaded
     younger → arrived                                enough requests went by
     arrived, or retained → had its turn              served, or reserved
-    had its turn, or has none → for the next lap     loaded, or kept
+    had its turn → for the next lap                  loaded, or kept
 
 When the four sections on the right are empty the lap is over. The retained samples that were kept become its retained
-section, those loaded for the next lap its younger section, and the other samples of the next part its fresh section.
-Where there is one part nothing has to move for that; otherwise the stretch is sorted once a lap.
+section, those loaded for the next lap its younger section, and the others its fresh section. Nothing has to move for
+that.
 """
 
 from typing import TypeAlias
@@ -28,12 +27,14 @@ import numpy.typing as npt
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
-Int8 = npt.NDArray[np.int8]
 Flags = npt.NDArray[np.bool_]
 Ints: TypeAlias = "memoryview[int]"
 
 NOT_YET, HAD_TURN, RESERVED = 0, 1, 2
 """The values of `Queues.had`."""
+
+NOWHERE = -1
+"""The place of a sample that no lap covers."""
 
 _PASSED = 4
 """Twice the number of the section of those that had their turn, from the left."""
@@ -46,7 +47,7 @@ come before the younger ones."""
 class Queues:
     """The sections of all classes. Memoryviews yield plain ints at a third of numpy's cost.
 
-    ``had`` marks, of the samples of the lap's part, those that are neither resident nor fresh: HAD_TURN or RESERVED.
+    ``had`` marks the samples that are neither resident nor fresh: HAD_TURN or RESERVED.
     They lie left of ``served``. It is kept beside `at_array` for two reasons: the turns are saved every second, which
     would otherwise look at every sample; and a look at chunks must tell the two values apart at once.
 
@@ -56,11 +57,13 @@ class Queues:
 
     Args:
         class_of: int32[S], the class of each sample.
+        covered: bool[S], the samples that laps cover; None: all. The others are in no section.
     """
 
-    def __init__(self, class_of: Int32) -> None:
+    def __init__(self, class_of: Int32, covered: Flags | None) -> None:
         samples = len(class_of)
-        of_class = np.bincount(class_of, minlength=1)
+        members = np.arange(samples) if covered is None else np.flatnonzero(covered)
+        of_class = np.bincount(class_of[members], minlength=int(class_of.max(initial=0)) + 1)
         self._class_array = class_of
         self._class_of: Ints = class_of.data
         self._begun_array = np.concatenate([[0], np.cumsum(of_class)]).astype(np.int32)
@@ -79,10 +82,10 @@ class Queues:
         self.stream: Ints = self._stream_array.data
         self.arrived: Ints = self._arrived_array.data
         self.loaded: Ints = self.loaded_array.data
-        self.queue_array = np.argsort(class_of, kind="stable").astype(np.int32)
+        self.queue_array = members[np.argsort(class_of[members], kind="stable")].astype(np.int32)
         self.queue: Ints = self.queue_array.data
-        self.at_array = np.empty(samples, np.int32)
-        self.at_array[self.queue_array] = np.arange(samples, dtype=np.int32)
+        self.at_array = np.full(samples, NOWHERE, np.int32)
+        self.at_array[self.queue_array] = np.arange(len(members), dtype=np.int32)
         self._at: Ints = self.at_array.data
         self.stock_array = np.zeros(len(of_class), np.int32)
         self.stock: Ints = self.stock_array.data
@@ -92,14 +95,23 @@ class Queues:
         self.stays_array: Flags = stays.view(np.bool_)
         self.stays: Ints = stays.data
 
+    def is_member(self) -> Flags:
+        """bool[S]: the samples that are in any section."""
+        is_member: Flags = self.at_array != NOWHERE
+        return is_member
+
+    def sizes(self) -> Int32:
+        """int32[C]: how many samples each class has in its sections."""
+        return np.diff(self._begun_array)
+
     def members(self, cls: int) -> Int32:
-        """The samples of a class, in some order. A view, valid until the next request."""
+        """The samples of a class that are in any section, in some order. A view, valid until the next request."""
         return self.queue_array[self.begun[cls] : self.begun[cls + 1]]
 
     def is_resident(self, cls: int, sample: int) -> bool:
         """Whether a sample is loaded, for this lap or the next, and neither served nor reserved."""
         place = self._at[sample]
-        return place < self.next[cls] or self.served[cls] <= place < self.loaded[cls]
+        return self.begun[cls] <= place < self.next[cls] or self.served[cls] <= place < self.loaded[cls]
 
     def is_in_lap(self, cls: int, sample: int) -> bool:
         """Whether a sample is resident for this lap, or fresh."""
@@ -108,7 +120,7 @@ class Queues:
     def is_retained(self, cls: int, sample: int) -> bool:
         """Whether a sample is in one of the retained sections."""
         place = self._at[sample]
-        return place < self.kept[cls] or self.served[cls] <= place < self.stream[cls]
+        return self.begun[cls] <= place < self.kept[cls] or self.served[cls] <= place < self.stream[cls]
 
     def retained(self) -> int:
         """How many samples are in the retained sections."""
@@ -243,12 +255,12 @@ class Queues:
         self.stream[cls], self.arrived[cls], self.loaded[cls] = place, arrived, last
 
     def reset(self, fresh: Flags) -> None:
-        """Empty the memory: samples are ``fresh``, bool[S], or had their turn or have none."""
+        """Empty the memory: samples are ``fresh``, bool[S], or had their turn."""
         self.stock_array[:] = 0
         self._kept_array[:] = self.next_array[:] = self._begun_array[:-1]
         self.served_array[:] = self._begun_array[:-1]
-        if not fresh.all():
-            passed = self._class_array[~fresh]
+        passed = self._class_array[~fresh & self.is_member()]
+        if len(passed):
             self.served_array += np.bincount(passed, minlength=len(self.stock_array)).astype(np.int32)
             self._put_last(fresh)
         self._stream_array[:] = self._arrived_array[:] = self.loaded_array[:] = self.served_array
@@ -269,28 +281,17 @@ class Queues:
         self.served[cls] = self.stream[cls] = self.arrived[cls] = self.loaded[cls] = self.begun[cls + 1]
         return let_go
 
-    def begin_lap(self, cls: int, part_of: Int8 | None, part: int) -> None:
-        """Begin a class's next lap: samples loaded for it may be served, and the others of its part are fresh.
-
-        Args:
-            part_of: int8[S], the part of each sample; None where all samples belong to every lap.
-            part: the lap's.
-        """
-        begun, loaded = self.begun[cls], self.next[cls]
-        served, retained = begun, self.kept[cls] - begun
-        if part_of is not None:
-            served, loaded = self._sort(cls, part_of, part)
+    def begin_lap(self, cls: int) -> None:
+        """Begin a class's next lap: samples loaded for it may be served, and the others are fresh."""
+        begun = self.begun[cls]
         self.had_array[self.members(cls)] = NOT_YET
-        self.kept[cls] = self.next[cls] = begun
-        self.served[cls] = served
-        self.stream[cls] = self.arrived[cls] = served + retained
-        self.loaded[cls] = loaded
+        self.stream[cls] = self.arrived[cls] = self.kept[cls]
+        self.loaded[cls] = self.next[cls]
+        self.kept[cls] = self.next[cls] = self.served[cls] = begun
 
     def rearrange(self, cls: int, stays_out: Flags) -> None:
         """Samples that had their turn come into the lap, but for those that stay out, bool[n] of the class's members,
         and those that are reserved. What is in memory for the next lap is in memory for this one then.
-
-        Where all samples belong to every lap.
         """
         begun, end = self.begun[cls], self.begun[cls + 1]
         borders = (begun, self.kept[cls], self.next[cls], self.served[cls], self.stream[cls], self.arrived[cls])
@@ -330,17 +331,6 @@ class Queues:
             self._swap(served, stream)
         return is_resident
 
-    def _sort(self, cls: int, part_of: Int8, part: int) -> tuple[int, int]:
-        """Sort a class's stretch: samples of other parts, loaded, fresh. Returns where the last two begin."""
-        stretch, count = self.members(cls), self.next[cls] - self.begun[cls]
-        loaded, others = stretch[:count], stretch[count:]
-        fresh = part_of[others] == part
-        stretch[:] = np.concatenate([others[~fresh], loaded, others[fresh]])
-        end = self.begun[cls + 1]
-        self.at_array[stretch] = np.arange(self.begun[cls], end, dtype=np.int32)
-        first_fresh = end - int(np.count_nonzero(fresh))
-        return first_fresh - count, first_fresh
-
     def _put_last(self, fresh: Flags) -> None:
         """Sort each class's stretch: the others, then the ``fresh``; each group keeps its order."""
         is_fresh = fresh[self.queue_array]
@@ -355,7 +345,7 @@ class Queues:
             first + others_before - others_before[first],
         )
         self.at_array[self.queue_array] = place
-        self.queue_array[self.at_array] = np.arange(len(place), dtype=np.int32)
+        self.queue_array[place] = self.queue_array.copy()
 
     def _move_last(self, cls: int, sample: int) -> int:
         """Move a reserved sample to the last place before the residents; returns that place."""

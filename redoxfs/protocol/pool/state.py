@@ -1,6 +1,5 @@
 """What the pool knows of samples, chunks and laps; how a class's lap begins, and how another process continues."""
 
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -11,7 +10,6 @@ from redoxfs.protocol.events import ChooseVictim, oldest
 from redoxfs.protocol.lap_progress import LapProgress
 from redoxfs.protocol.pool.chunk_order import ChunkOrder, add
 from redoxfs.protocol.pool.pace import AMPLE_SAMPLES, Pace
-from redoxfs.protocol.pool.parts import Parts
 from redoxfs.protocol.pool.passes import Pass, Passes, bytes_of
 from redoxfs.protocol.pool.queues import HAD_TURN, NOT_YET, RESERVED, Queues
 from redoxfs.protocol.pool.retained import draw_chunks, retained_bytes_for
@@ -19,7 +17,6 @@ from redoxfs.protocol.turns import Turns
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
-Int8 = npt.NDArray[np.int8]
 Flags = npt.NDArray[np.bool_]
 Ints: TypeAlias = "memoryview[int]"
 
@@ -77,16 +74,13 @@ class PoolState:
         class_of: int32[S], the class of each sample, 0 and up: samples of one class may stand in for each other.
         sample_bytes: int64[S], what each sample takes in memory.
         capacity_bytes: what all residents may take together. Less than a chunk means loads on demand alone.
-        retained_bytes: what samples that stay from lap to lap may take of it; None: what `retained_bytes_for` says, or
-            none where laps cover different parts.
+        retained_bytes: what samples that stay from lap to lap may take of it; None: what `retained_bytes_for` says.
         seed: of the generator that chooses.
-        part_of: int8[S], the part of each sample; None where all are of part 0. The samples of a chunk should be of one
-            part: each further part costs the chunk another load.
-        parts_by_lap: lap L, from 1, of every class covers its samples of part parts_by_lap[(L - 1) % their number].
+        covered: bool[S], the samples that laps cover; None: all. Those of a chunk should be either all covered or not.
         chunks_drawn, loads_per_request, ample_samples: see the constants.
 
     Raises:
-        ValueError: a sample is not in exactly one cell, a chunk is too large, or ``parts_by_lap`` is empty.
+        ValueError: a sample is not in exactly one cell, or a chunk is too large.
     """
 
     def __init__(
@@ -98,8 +92,7 @@ class PoolState:
         capacity_bytes: int,
         retained_bytes: int | None = None,
         seed: int,
-        part_of: Int8 | None = None,
-        parts_by_lap: Sequence[int] = (0,),
+        covered: Flags | None = None,
         chunks_drawn: int = CHUNKS_DRAWN,
         loads_per_request: int = LOADS_PER_REQUEST,
         ample_samples: int = AMPLE_SAMPLES,
@@ -120,9 +113,7 @@ class PoolState:
         # What each sample counts in the mean over its chunk.
         self._weight_array = (1 / np.maximum(1, held)).astype(np.float32)
 
-        self._parts = Parts(self._class_array, part_of, parts_by_lap)
-        self._part_array = self._parts.of_sample
-        self._queues = Queues(self._class_array)
+        self._queues = Queues(self._class_array, covered)
         classes = len(self._queues.stock_array)
         runs_over = np.zeros(classes, np.uint8)
         self._runs_over_array = runs_over.view(np.bool_)
@@ -147,12 +138,11 @@ class PoolState:
 
         self._random = np.random.default_rng(seed)
         self._draws = iter(self._random.random(DRAWS).tolist())
-        streamed = self._choose_retained(capacity_bytes, retained_bytes, parts_by_lap, seed)
+        streamed = self._choose_retained(capacity_bytes, retained_bytes, covered, seed)
         drawn = max(1, min(chunks_drawn, int(streamed * DRAWN_SHARE)))
         self._chunks = ChunkOrder(self._chunk_array, chunks, drawn=drawn)
         self._this_lap = self._chunks.this_lap
         self._next_lap = self._chunks.next_lap
-        self._lap += self._parts.first_laps()
         self._begin_laps()
         self._chunks_drawn = chunks_drawn
         self._loads_per_request = loads_per_request
@@ -169,7 +159,7 @@ class PoolState:
         self._little_bytes = int(LITTLE_SAMPLES * mean_bytes)
         self._mean_bytes = mean_bytes
         self._most_room_bytes = stream_bytes
-        self._pace = Pace(self._parts.of_lap, ample_samples=ample_samples)
+        self._pace = Pace(self._queues.sizes(), ample_samples=ample_samples)
         self._asked = self._pace.asked
         self._requests_to_note = self._pace.note(self._room_samples())
         # The unit of time is a sample that storage may have delivered.
@@ -223,10 +213,9 @@ class PoolState:
         """Resume where another policy of the same samples was. Nothing is in memory or reserved any more.
 
         Raises:
-            ValueError: the turns are of other samples or parts; nothing was changed.
+            ValueError: the turns are of other samples; nothing was changed.
         """
         turns.flags(len(self._lap), len(self._chunk_of))
-        self._parts.of_classes_in(turns.laps)
         if self._passes is not None:
             if turns.passes is not None:
                 self._passes.check(turns.passes)
@@ -238,13 +227,12 @@ class PoolState:
         that is there and not in ``turns``, nobody saw the answer.
 
         Raises:
-            ValueError: the turns are of other samples or parts.
+            ValueError: the turns are of other samples.
         """
         if self._passes is None or not self._passes.is_continued:
             self.restore(turns)
             return
         turns.flags(len(self._lap), len(self._chunk_of))
-        self._parts.of_classes_in(turns.laps)
         path = self._passes.noted(turns.given + 1)
         if path is not None:
             self._passes.undo(path, self._passes.of_class[self._class_of[path]])
@@ -319,7 +307,7 @@ class PoolState:
         return self._class_array
 
     def members(self, cls: int) -> Int32:
-        """The samples of a class, in some order. A view, valid until the next request."""
+        """The samples of a class that laps cover, in some order. A view, valid until the next request."""
         return self._queues.members(cls)
 
     def laps(self, samples: npt.NDArray[np.integer]) -> Int32:
@@ -369,19 +357,17 @@ class PoolState:
     # What is retained
 
     def _choose_retained(
-        self, capacity_bytes: int, retained_bytes: int | None, parts_by_lap: Sequence[int], seed: int
+        self, capacity_bytes: int, retained_bytes: int | None, covered: Flags | None, seed: int
     ) -> int:
-        """Draw the chunks whose samples stay. Where laps cover different parts, none do.
+        """Draw the chunks whose samples stay.
 
         Returns:
             How many chunks are streamed in a lap.
         """
         sizes, (chunks, width) = self._bytes_array, self._cells.shape
-        covered = np.ones(len(sizes), np.bool_)
-        if self._part_array is not None:
-            covered = self._part_array == parts_by_lap[0]
+        if covered is None:
+            covered = np.ones(len(sizes), np.bool_)
         chunk_bytes = np.bincount(self._chunk_array, sizes * covered, chunks).astype(np.int64)
-        # The others are of parts that no lap here covers.
         own = np.flatnonzero(np.bincount(self._chunk_array, covered, chunks))
         is_retained = np.zeros(len(sizes), np.uint8)
         self._retained_array: Flags = is_retained.view(np.bool_)
@@ -394,7 +380,7 @@ class PoolState:
         self.reads_saved = self.reads_alone = self._reads_alone_before = self.given_back = 0
         # Of its own, so that what else is drawn does not depend on how much is retained.
         self._random_retained = np.random.default_rng([seed, 1])
-        if len(set(parts_by_lap)) > 1 or retained_bytes == 0 or not len(own):
+        if retained_bytes == 0 or not len(own):
             return len(own)
         if retained_bytes is None:
             retained_bytes = retained_bytes_for(self._class_array[covered], sizes[covered], width, capacity_bytes)
@@ -420,12 +406,9 @@ class PoolState:
     def _begin_laps(self) -> None:
         """Enter the laps of `_lap` with nothing in memory. The samples marked in `Queues.had` have had their turn."""
         had = self._queues.had_array
-        fresh: Flags = had == NOT_YET
-        parts = self._parts.enter_all(self._lap)
-        if self._part_array is not None:
-            fresh &= self._part_array == parts[self._class_array]
-            # Samples that a lap leaves out had no turn in it.
-            had[self._part_array != parts[self._class_array]] = NOT_YET
+        # Nor has a sample a turn that no lap covers.
+        fresh: Flags = (had == NOT_YET) & self._queues.is_member()
+        had[~self._queues.is_member()] = NOT_YET
         self._queues.reset(fresh)
         self._queues.stays_array[:] = fresh & self._retained_array
         # Classes without samples do not count: where no class runs over, `_look_at` has less to do.
@@ -434,9 +417,7 @@ class PoolState:
         self._running_over = int(np.count_nonzero(runs_over))
         next_lap: Flags | None = None
         if self._running_over:
-            next_lap = ~fresh & runs_over[self._class_array]
-            if self._part_array is not None:
-                next_lap &= self._part_array == self._parts.following[self._class_array]
+            next_lap = ~fresh & runs_over[self._class_array] & self._queues.is_member()
         self._chunks.reset(fresh, next_lap)
 
     def _begin_lap(self, cls: int) -> None:
@@ -445,11 +426,11 @@ class PoolState:
         Raises:
             ValueError: no lap has a sample of the class.
         """
-        if not self._parts.has_any(cls):
+        members = self._queues.members(cls)
+        if not len(members):
             raise ValueError(f"no lap has a sample of class {cls}")
-        self._queues.begin_lap(cls, self._part_array, self._parts.following[cls])
+        self._queues.begin_lap(cls)
         if self._retained_limit_bytes:
-            members = self._queues.members(cls)
             self._queues.stays_array[members] = self._retained_array[members]
         self._runs_over[cls] = 0
         self._running_over -= 1
@@ -459,9 +440,7 @@ class PoolState:
             add(self._chunks.this_lap_array, chunks, 1)
             add(self._chunks.next_lap_array, chunks, -1)
             self._chunks.file_all(chunks)
-        lap = self._parts.lap_after(cls, int(self._lap[cls]))
-        self._lap[cls] = lap
-        self._parts.enter(cls, lap)
+        self._lap_of_class[cls] += 1
         if not len(fresh):
             self._run_over(cls)
 
@@ -578,13 +557,11 @@ class PoolState:
         is_open: Flags = ~queues.stays_array[samples]
         if cls in self._reserved:
             is_open &= queues.had_array[samples] != RESERVED
-        if self._part_array is not None:
-            is_open &= self._part_array[samples] == self._parts.following[cls]
         return samples if is_open.all() else samples[is_open]
 
     def _count_for_next_lap(self, cls: int, sample: int, change: int) -> None:
         """A sample of a class that runs over may be loaded or marked for the next lap: 1, or is reserved: -1."""
-        if not self._runs_over[cls] or self._queues.stays[sample] or not self._parts.is_of_next_lap(cls, sample):
+        if not self._runs_over[cls] or self._queues.stays[sample]:
             return
         chunk = self._chunk_of[sample]
         self._next_lap[chunk] += change
