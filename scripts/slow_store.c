@@ -1,13 +1,21 @@
 /* A slow store to try redoxfs on: SOURCE again, read-only, with a delay in each open and each read.
  *
  *     gcc -O2 -o slow_store slow_store.c $(pkg-config --cflags --libs fuse3)
- *     slow_store SOURCE MOUNTPOINT DELAY_MS [names]
+ *     slow_store SOURCE MOUNTPOINT DELAY_MS [names] [cached] [at-once=N] [mb-per-s=N]
  *
- * The delay stands for the round trip to storage that is far away, such as a network filesystem. Requests wait in
- * parallel: the store delays each request, but does not limit how many it serves a second. The kernel drops a file's
- * pages at each open, so each open causes a read, as with a dataset far larger than memory. Names and attributes are
- * cached and have no delay; with "names" they are not cached, and each lookup, each stat, each open of a directory and
- * each piece of its listing is delayed, as when a dataset is scanned for the first time.
+ * The delay stands for the round trip to storage that is far away, such as a network filesystem, or for the seek of a
+ * disk. Requests wait in parallel: the store delays each request, but does not limit how many it serves a second. With
+ * "at-once" it has so many requests in service, and the others wait for a place. With "mb-per-s" bytes take time, one
+ * request's after the other's.
+ *
+ * A read that goes on where another one of the same open file ends is no request of its own: it has no delay and takes
+ * no place, its bytes alone take time. The kernel cuts a long read into many, and sends some before a program asks.
+ *
+ * The kernel drops a file's pages at each open, so each open causes a read, as with a dataset far larger than memory;
+ * with "cached" it keeps them. Names and attributes are cached and have no delay; with "names" they are not cached, and
+ * each lookup, each stat, each open of a directory and each piece of its listing is delayed, as when a dataset is
+ * scanned for the first time. The extended attribute user.read of the store's root has how many opens and reads were
+ * requests of their own, and how many bytes were read: two numbers.
  *
  * One thread serves all requests and wakes only when one arrives or is due. A thread for each request would take the
  * processor from the programs that the store is to slow down. While the source itself has to be read from a disk, other
@@ -37,10 +45,12 @@
 enum {
     CACHED_S = 3600, /* names and attributes: the source does not change */
     LONGEST_DELAY_MS = 60 * 1000,
+    MOST = 1000 * 1000, /* requests at once, megabytes a second */
     AT_A_TIME = 512, /* reads that the kernel sends in advance of programs, and releases; by default 12 */
+    RUNS = 32,       /* of an open file */
 };
 
-/* A request that waits. The delay is the same for all, so the first to arrive is the first that is due. */
+/* A request that waits. */
 struct waiting {
     struct waiting *next;
     int64_t due_ns;
@@ -51,12 +61,37 @@ struct waiting {
     char *name; /* of a lookup */
     size_t size;
     off_t at;
+    struct waiting *continued; /* reads that go on where this one ends, and are to follow it */
+    int leaves; /* a place is free once it is answered */
+};
+
+/* Those that wait for the same thing, the first to arrive first. The delay is the same for all, and bytes come one
+ * after the other, so the first is also the first that is due. */
+struct queue {
+    struct waiting *first, **last;
+};
+
+/* Reads of an open file, one after the other. Those of several threads are under way at once. */
+struct run {
+    off_t end;
+    struct waiting *delayed; /* the first read, while its delay lasts */
+};
+
+struct open_file {
+    int fd;
+    unsigned newest;
+    struct run runs[RUNS];
 };
 
 static int root;
 static int64_t delay_ns;
-static int delays_names;
-static struct waiting *first, **last = &first;
+static long at_once; /* requests in service; 0: any number */
+static double ns_per_byte;
+static int delays_names, keeps_pages;
+static struct queue held = {NULL, &held.first}, delayed = {NULL, &delayed.first}, moving = {NULL, &moving.first};
+static long in_service;
+static int64_t all_moved_ns; /* when the bytes of all in `moving` have come */
+static unsigned long long requests, bytes_read;
 
 /* Inode i is the path paths[i - 1] below the source. Paths are never forgotten. */
 static char **paths;
@@ -132,12 +167,58 @@ static void do_init(void *unused, struct fuse_conn_info *connection) {
     connection->congestion_threshold = AT_A_TIME;
 }
 
-static void delay(struct waiting arrived) {
+static void push(struct queue *queue, struct waiting *waiting) {
+    waiting->next = NULL;
+    *queue->last = waiting;
+    queue->last = &waiting->next;
+}
+
+static struct waiting *pop(struct queue *queue) {
+    struct waiting *waiting = queue->first;
+    queue->first = waiting->next;
+    if (!queue->first)
+        queue->last = &queue->first;
+    return waiting;
+}
+
+/* The bytes of a request begin to come at `from_ns`, if no others are before them. */
+static void move(struct waiting *waiting, int64_t from_ns) {
+    if (all_moved_ns < from_ns)
+        all_moved_ns = from_ns;
+    all_moved_ns += (int64_t)((double)waiting->size * ns_per_byte);
+    waiting->due_ns = all_moved_ns;
+    push(&moving, waiting);
+}
+
+/* A request is in service from `from_ns` on, or waits for a place. */
+static void start(struct waiting *waiting, int64_t from_ns) {
+    if (at_once && in_service == at_once) {
+        push(&held, waiting);
+        return;
+    }
+    in_service++;
+    waiting->due_ns = from_ns + delay_ns;
+    push(&delayed, waiting);
+}
+
+static struct waiting *delay(struct waiting arrived) {
     struct waiting *waiting = not_null(malloc(sizeof *waiting));
     *waiting = arrived;
-    waiting->due_ns = now_ns() + delay_ns;
-    *last = waiting;
-    last = &waiting->next;
+    start(waiting, now_ns());
+    return waiting;
+}
+
+/* The delay of a request is over: its bytes come, and then those of the reads that go on where it ends. */
+static void end_delay(struct waiting *waiting) {
+    struct waiting *continued = waiting->continued, *last = waiting;
+    int64_t from_ns = waiting->due_ns;
+    move(waiting, from_ns);
+    while (continued) {
+        last = continued;
+        continued = continued->next;
+        move(last, from_ns);
+    }
+    last->leaves = 1;
 }
 
 /* Answer a request of names or attributes: later, or at once. */
@@ -261,45 +342,118 @@ static void open_now(struct waiting *waiting) {
         fuse_reply_err(waiting->request, errno);
         return;
     }
-    waiting->file.fh = fd;
-    if (fuse_reply_open(waiting->request, &waiting->file)) /* the program that opened it was interrupted */
+    struct open_file *opened = not_null(calloc(1, sizeof *opened));
+    opened->fd = fd;
+    for (int i = 0; i < RUNS; i++)
+        opened->runs[i].end = -1;
+    waiting->file.fh = (uintptr_t)opened;
+    waiting->file.keep_cache = keeps_pages;
+    if (fuse_reply_open(waiting->request, &waiting->file)) { /* the program that opened it was interrupted */
         close(fd);
+        free(opened);
+    }
 }
 
 static void read_now(struct waiting *waiting) {
+    struct open_file *opened = (struct open_file *)(uintptr_t)waiting->file.fh;
     char *bytes = not_null(malloc(waiting->size));
-    ssize_t got = pread(waiting->file.fh, bytes, waiting->size, waiting->at);
-    if (got < 0)
+    ssize_t got = pread(opened->fd, bytes, waiting->size, waiting->at);
+    if (got < 0) {
         fuse_reply_err(waiting->request, errno);
-    else
+    } else {
+        bytes_read += got;
         fuse_reply_buf(waiting->request, bytes, got);
+    }
     free(bytes);
 }
 
 static void do_open(fuse_req_t request, fuse_ino_t inode, struct fuse_file_info *file) {
+    requests++;
     delay((struct waiting){.request = request, .inode = inode, .file = *file, .answer = open_now});
 }
 
 static void do_read(fuse_req_t request, fuse_ino_t inode, size_t size, off_t at, struct fuse_file_info *file) {
-    delay((struct waiting){
-        .request = request, .inode = inode, .file = *file, .answer = read_now, .size = size, .at = at});
+    struct open_file *opened = (struct open_file *)(uintptr_t)file->fh;
+    struct waiting arrived = {
+        .request = request, .inode = inode, .file = *file, .answer = read_now, .size = size, .at = at};
+    struct run *run = NULL;
+    for (int i = 0; i < RUNS && !run; i++)
+        if (opened->runs[i].end == at)
+            run = &opened->runs[i];
+    if (!run) {
+        requests++;
+        run = &opened->runs[opened->newest++ % RUNS];
+        *run = (struct run){at + (off_t)size, delay(arrived)};
+        return;
+    }
+    run->end = at + (off_t)size;
+    struct waiting *waiting = not_null(malloc(sizeof *waiting));
+    *waiting = arrived;
+    if (!run->delayed) {
+        move(waiting, now_ns());
+        return;
+    }
+    struct waiting **last = &run->delayed->continued;
+    while (*last)
+        last = &(*last)->next;
+    *last = waiting;
+}
+
+/* Reads that go on where this one ends do not wait for it any more. */
+static void forget_delayed(struct waiting *waiting) {
+    if (waiting->answer != read_now)
+        return;
+    struct open_file *opened = (struct open_file *)(uintptr_t)waiting->file.fh;
+    for (int i = 0; i < RUNS; i++)
+        if (opened->runs[i].delayed == waiting)
+            opened->runs[i].delayed = NULL;
 }
 
 static void answer_due(void) {
-    while (first && first->due_ns <= now_ns()) {
-        struct waiting *waiting = first;
-        first = waiting->next;
-        if (!first)
-            last = &first;
+    for (;;) {
+        int64_t now = now_ns();
+        while (delayed.first && delayed.first->due_ns <= now) {
+            struct waiting *waiting = pop(&delayed);
+            forget_delayed(waiting);
+            end_delay(waiting);
+        }
+        if (!moving.first || moving.first->due_ns > now)
+            return;
+        struct waiting *waiting = pop(&moving);
         waiting->answer(waiting);
+        if (waiting->leaves) {
+            in_service--;
+            if (held.first)
+                start(pop(&held), waiting->due_ns);
+        }
         free(waiting);
     }
 }
 
+static int64_t next_due_ns(void) {
+    int64_t due_ns = delayed.first ? delayed.first->due_ns : INT64_MAX;
+    return moving.first && moving.first->due_ns < due_ns ? moving.first->due_ns : due_ns;
+}
+
 static void do_release(fuse_req_t request, fuse_ino_t inode, struct fuse_file_info *file) {
+    struct open_file *opened = (struct open_file *)(uintptr_t)file->fh;
     (void)inode;
-    close(file->fh);
+    close(opened->fd);
+    free(opened);
     fuse_reply_err(request, 0);
+}
+
+static void do_getxattr(fuse_req_t request, fuse_ino_t inode, const char *name, size_t size) {
+    char told[64];
+    int length = snprintf(told, sizeof told, "%llu %llu", requests, bytes_read);
+    if (inode != FUSE_ROOT_ID || strcmp(name, "user.read"))
+        fuse_reply_err(request, ENODATA);
+    else if (!size)
+        fuse_reply_xattr(request, length);
+    else if (size < (size_t)length)
+        fuse_reply_err(request, ERANGE);
+    else
+        fuse_reply_buf(request, told, length);
 }
 
 static void do_statfs(fuse_req_t request, fuse_ino_t inode) {
@@ -320,11 +474,11 @@ static void serve(struct fuse_session *session, const sigset_t *while_waiting) {
         if (received > 0) {
             fuse_session_process_buf(session, &request);
         } else if (received == -EAGAIN) {
-            int64_t left_ns = first ? first->due_ns - now_ns() : 0;
+            int64_t due_ns = next_due_ns(), left_ns = due_ns == INT64_MAX ? 1 : due_ns - now_ns();
             struct timespec left = {left_ns / 1000000000, left_ns % 1000000000};
             struct pollfd device = {fuse_session_fd(session), POLLIN, 0};
-            if (!first || left_ns > 0)
-                ppoll(&device, 1, first ? &left : NULL, while_waiting);
+            if (left_ns > 0)
+                ppoll(&device, 1, due_ns == INT64_MAX ? NULL : &left, while_waiting);
         } else if (received != -EINTR) {
             break;
         }
@@ -332,16 +486,37 @@ static void serve(struct fuse_session *session, const sigset_t *while_waiting) {
     free(request.mem);
 }
 
+/* The number that is all of `text`, from `least` to `most`; else -1. */
+static double number(const char *text, double least, double most) {
+    char *end;
+    double found = strtod(text, &end);
+    return end != text && !*end && found >= least && found <= most ? found : -1;
+}
+
 int main(int argc, char **argv) {
-    char *end = NULL;
-    delays_names = argc == 5 && !strcmp(argv[4], "names");
-    double delay_ms = argc == 4 || delays_names ? strtod(argv[3], &end) : -1;
-    if (!(delay_ms >= 0 && delay_ms <= LONGEST_DELAY_MS) || end == argv[3] || *end) {
-        fprintf(stderr, "usage: slow_store SOURCE MOUNTPOINT DELAY_MS [names] (DELAY_MS: 0 to %d)\n",
-                LONGEST_DELAY_MS);
+    double delay_ms = argc < 4 ? -1 : number(argv[3], 0, LONGEST_DELAY_MS), mb_per_s = 0, places = 0;
+    for (int i = 4; i < argc; i++) {
+        if (!strcmp(argv[i], "names"))
+            delays_names = 1;
+        else if (!strcmp(argv[i], "cached"))
+            keeps_pages = 1;
+        else if (!strncmp(argv[i], "at-once=", 8))
+            places = number(argv[i] + 8, 1, MOST);
+        else if (!strncmp(argv[i], "mb-per-s=", 9))
+            mb_per_s = number(argv[i] + 9, 0.001, MOST);
+        else
+            delay_ms = -1;
+    }
+    if (delay_ms < 0 || mb_per_s < 0 || places < 0) {
+        fprintf(stderr,
+                "usage: slow_store SOURCE MOUNTPOINT DELAY_MS [names] [cached] [at-once=N] [mb-per-s=N]\n"
+                "(DELAY_MS: 0 to %d; N: 1 to %d, mb-per-s from 0.001)\n",
+                LONGEST_DELAY_MS, MOST);
         return 2;
     }
     delay_ns = (int64_t)(delay_ms * 1e6);
+    at_once = (long)places;
+    ns_per_byte = mb_per_s > 0 ? 1e3 / mb_per_s : 0;
     root = open(argv[1], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (root < 0)
         fail(argv[1]);
@@ -350,7 +525,7 @@ int main(int argc, char **argv) {
     struct fuse_lowlevel_ops operations = {
         .init = do_init,       .lookup = do_lookup,           .getattr = do_getattr,       .readlink = do_readlink,
         .opendir = do_opendir, .readdirplus = do_readdirplus, .releasedir = do_releasedir, .open = do_open,
-        .read = do_read,       .release = do_release,         .statfs = do_statfs,
+        .read = do_read,       .release = do_release,         .statfs = do_statfs,         .getxattr = do_getxattr,
     };
     if (delays_names) {
         operations.readdir = do_readdir;
@@ -370,8 +545,13 @@ int main(int argc, char **argv) {
     sigaddset(&ending, SIGHUP);
     sigprocmask(SIG_BLOCK, &ending, &while_waiting);
 
-    printf("%s: %s, with %g ms in each open and read%s\n", argv[2], argv[1], delay_ms,
+    printf("%s: %s, with %g ms in each open and read%s", argv[2], argv[1], delay_ms,
            delays_names ? ", and of names and attributes" : "");
+    if (at_once)
+        printf(", %ld at once", at_once);
+    if (mb_per_s > 0)
+        printf(", %g MB/s", mb_per_s);
+    printf("\n");
     fflush(stdout);
     serve(session, &while_waiting);
     fuse_session_unmount(session);

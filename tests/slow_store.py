@@ -21,18 +21,21 @@ def compiled(folder: Path) -> Path:
 
 @contextmanager
 def served(
-    program: Path, source: Path, at: Path, delay_ms: float = 0, *, names: bool = False
+    program: Path, source: Path, at: Path, delay_ms: float = 0, *options: str, names: bool = False
 ) -> Iterator[subprocess.Popen[str]]:
     """``source`` at ``at``, with a delay in each open and read, and with ``names`` in everything else.
 
+    ``options`` are the program's, such as "at-once=2".
+
     It ends well even if it was stopped meanwhile.
     """
-    command = [str(program), str(source), str(at), str(delay_ms), *(["names"] if names else [])]
+    command = [str(program), str(source), str(at), str(delay_ms), *options, *(["names"] if names else [])]
     more = ", and of names and attributes" if names else ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout
-            assert server.stdout.readline() == f"{at}: {source}, with {delay_ms:g} ms in each open and read{more}\n"
+            said = server.stdout.readline()
+            assert said.startswith(f"{at}: {source}, with {delay_ms:g} ms in each open and read{more}")
             yield server
         finally:
             server.send_signal(signal.SIGCONT)

@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -56,8 +57,8 @@ def mounted(program: Path, machine: Machine, slow: Path) -> Mount:
     """Mounts a source at ``slow``; ``machine`` detaches a mount that a failed test leaves."""
 
     @contextmanager
-    def mounted(source: Path, delay_ms: float = 0, *, names: bool = False) -> Iterator[None]:
-        with slow_store.served(program, source, slow, delay_ms, names=names):
+    def mounted(source: Path, delay_ms: float = 0, *options: str, names: bool = False) -> Iterator[None]:
+        with slow_store.served(program, source, slow, delay_ms, *options, names=names):
             yield
         assert str(slow) not in machine.mounts()
 
@@ -107,6 +108,72 @@ def test_slow_store_delays_each_open_and_each_first_read(mounted: Mount, source:
             os.close(fd)
             assert opened - began >= least_s
             assert ended - opened >= least_s
+
+
+def requests(slow: Path) -> tuple[int, int]:
+    """How many requests the store had, and how many bytes it read."""
+    had, read = os.getxattr(slow, "user.read").split()
+    return int(had), int(read)
+
+
+def test_a_long_read_is_one_request_of_a_slow_store(mounted: Mount, source: Path, slow: Path) -> None:
+    """Also while other threads read from the same descriptor. The kernel cuts each of these reads into many."""
+    length, count = 4 << 20, 4
+    data = os.urandom(2 * count * length)
+    (source / "large").write_bytes(data)
+    with mounted(source, DELAY_MS):
+        fd = os.open(slow / "large", os.O_RDONLY)
+        assert requests(slow) == (1, 0)
+
+        def read(number: int) -> None:
+            # Not from where another one ends, nor from where the kernel reads ahead.
+            at = (2 * number + 1) * length - 100_000
+            if os.pread(fd, length, at) == data[at : at + length]:
+                right.append(number)
+
+        right: list[int] = []
+        threads = [threading.Thread(target=read, args=(number,)) for number in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        os.close(fd)
+        assert sorted(right) == list(range(count))
+        had, read_bytes = requests(slow)
+        assert had == 1 + count
+        assert count * length <= read_bytes <= len(data)
+
+
+def test_a_slow_store_has_so_many_requests_in_service(mounted: Mount, source: Path, slow: Path) -> None:
+    paths = [slow / f"kind0/0-{number:02}.jpg" for number in range(6)]
+    with mounted(source, DELAY_MS, "at-once=2"):
+        began = time.monotonic()
+        threads = [threading.Thread(target=path.read_bytes) for path in paths]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        # An open and a read for each.
+        assert time.monotonic() - began >= 2 * len(paths) / 2 * DELAY_MS / 1000
+        assert requests(slow)[0] == 2 * len(paths)
+
+
+def test_bytes_of_a_slow_store_take_time(mounted: Mount, source: Path, slow: Path) -> None:
+    (source / "large").write_bytes(os.urandom(LARGE_BYTES))
+    with mounted(source, 0, "mb-per-s=2"):
+        began = time.monotonic()
+        (slow / "large").read_bytes()
+        assert time.monotonic() - began >= LARGE_BYTES / 2e6
+
+
+def test_a_slow_store_may_leave_pages_in_the_page_cache(mounted: Mount, source: Path, slow: Path) -> None:
+    for options, again in ([], True), (["cached"], False):
+        with mounted(source, 0, *options):
+            (slow / "kind0/0-00.jpg").read_bytes()
+            before = requests(slow)[1]
+            assert before
+            (slow / "kind0/0-00.jpg").read_bytes()
+            assert (requests(slow)[1] > before) == again
 
 
 def test_slow_store_delays_names_if_it_is_asked_to(mounted: Mount, source: Path, slow: Path) -> None:
@@ -164,9 +231,14 @@ def test_ctrl_c_ends_a_scan_of_storage_that_does_not_answer(program: Path, sourc
             os.close(root)
 
 
-def test_a_wrong_delay_is_a_usage_error(program: Path, source: Path, slow: Path) -> None:
+def test_a_wrong_number_is_a_usage_error(program: Path, source: Path, slow: Path) -> None:
     for delay in ("-1", "soon", "", "nan", "60001"):
         done = subprocess.run(
             [program, source, slow, delay], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        assert (done.returncode, done.stderr.startswith("usage: slow_store")) == (2, True)
+    for option in ("at-once=0", "at-once=many", "mb-per-s=-1", "mb-per-s=", "fast"):
+        done = subprocess.run(
+            [program, source, slow, "1", option], capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
         assert (done.returncode, done.stderr.startswith("usage: slow_store")) == (2, True)
