@@ -131,10 +131,11 @@ def test_the_settings_keep_the_ratios_of_the_paper() -> None:
         files = WORKLOADS[setting.workload].files(5760)
         assert files % setting.nodes == 0
         if setting.profile == "nas":
-            profile = profile_of(setting, 500)
-            assert profile.reads_per_s is not None
-            assert profile.bytes_per_s is not None
-            assert profile.bytes_per_s / profile.reads_per_s == pytest.approx(BYTES_PER_READ, rel=0.01)
+            for profile in (profile_of(setting, 500, caps=caps) for caps in (True, False)):
+                assert profile.files_per_s is not None
+                assert profile.bytes_per_s is not None
+                assert profile.files_per_s == pytest.approx(500 * setting.rate / setting.nodes, rel=0.01)
+                assert profile.bytes_per_s / profile.files_per_s == pytest.approx(BYTES_PER_READ, rel=0.01)
     many = WORKLOADS["imagenet-1k"]
     assert many.files(5760) / many.classes(5760) == pytest.approx(many.paper_files / many.paper_classes, rel=0.2)
 

@@ -18,9 +18,11 @@ its .venv.
 
 The way "archive" is redoxfs on a tar of a tar for each class, as ImageNet comes.
 
-The profile "latency" has no caps. A filesystem (scripts/slow_store.c) delays each open and each read by 2 ms, and keeps
-no pages from one open to the next. It serves many requests at a time, as storage behind a network does, so more
-processes get more from it: the benchmark runs with 4, 8 and 16. It has no sweep, and needs gcc and libfuse3-dev.
+The profiles "filer", "parallel", "disk", "volume" and "objects" are stores: a filesystem (scripts/slow_store.c) with a
+delay in each request, a number of requests in service, and a bandwidth. A long read is one request there, while a cap
+counts each MiB of it. It keeps no pages from one open to the next. "latency" is one with a delay of 2 ms alone. It
+serves many requests at a time, so more processes get more from it: the benchmark runs with 4, 8 and 16, and has no
+sweep. Stores need gcc and libfuse3-dev, and no root.
 
 How to read the result: "plain directory" is the rate without redoxfs, and "x plain" the gain over it, the median of
 the rounds; "x other", over the other checkout. "bare sweep" reads the packed shards from end to end and does nothing
@@ -108,8 +110,8 @@ def storage(profile: throttle.Profile, work: Path, cap_bytes: int | None) -> Ite
         return
     slow = work / "slow"
     program = mounts.compiled(mounts.HERE.parent / "slow_store.c", work)
-    with mounts.served_by([str(program), str(work), str(slow), str(profile.delay_ms)], slow):
-        yield Storage(slow / "data", slow / "packed", slow / "all.tar")
+    with mounts.served_by(profile.store(program, work, slow), slow):
+        yield Storage(slow / "data", slow / "packed", slow / "all.tar", read_bytes=lambda: throttle.store_read(slow)[1])
 
 
 @contextmanager
@@ -208,7 +210,7 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     total = make_dataset(work, arguments.files, console, has_archive="archive" in arguments.ways)
     rows = []
     for profile in (throttle.PROFILES[name] for name in arguments.profiles.split(",")):
-        is_delayed = profile.delay_ms is not None
+        is_delayed = profile.delay_ms is not None and profile.at_once is None
         ways = [way for way in arguments.ways.split(",") if not (is_delayed and way == "sweep")]
         ways += ["against"] if arguments.against else []
         for readers in arguments.readers or (LATENCY_READERS if is_delayed else READERS):

@@ -12,13 +12,13 @@ An unmodified PyTorch script (overall_train.py: ImageFolder, DataLoader, Distrib
 - *redoxfs slot, packed*: the paper's Redox, with that share as --memory, and on several nodes with prefetching;
 - *redoxfs pool*: redoxfs by its default policy, on the directory and packed, with that share as --memory.
 
-Each node has a disk of its own with caps on reads and bytes, a network namespace, and a cap on memory.
-overall_settings.py has the setting of the paper for each, and its scale. The first epoch warms up and does not count,
-as in the paper. The page cache and CoorDL's cache are filled without the caps, which saves time and changes nothing
-else. Ratios are the median over the epochs. Needs root, FUSE, loop devices, network namespaces, PyTorch.
+Each node has slow storage of its own, a network namespace, and a cap on memory. overall_settings.py has the setting of
+the paper for each, and its scale. With --caps the storage is a disk with caps on reads and bytes, which counts long
+reads as many: a check of the other. The first epoch warms up and does not count, as in the paper. Ratios are the median
+over the epochs. Needs root, FUSE, loop devices, network namespaces, PyTorch, gcc and libfuse3-dev.
 
 How to read the result: "x PyTorch" is the speed-up over PyTorch, with the paper's figure for its Redox in brackets. "of
-cap" is the used share of the cap on reads or on bytes, whichever is more; "compute" is the share of the epoch in which
+cap" is the used share of the requests or bytes that the storage can serve; "compute" is the share of the epoch in which
 the GPUs worked, "CPU" that of the processors of this machine. The one that is nearest to 100 % limits the epoch. Each
 sample must come exactly once in an epoch over all nodes, under its own label. Otherwise the exit code is 1.
 """
@@ -35,6 +35,7 @@ from typing import Any
 import mounts
 import overall_page
 import quick
+import throttle
 from overall_data import make_image
 from overall_run import WAYS, RefusedError, set_up
 from overall_settings import PAPER_READS_PER_S, SETTINGS, WORKLOADS, Setting, mbit_per_s, profile_of
@@ -82,8 +83,8 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 def about(setting: Setting, arguments: argparse.Namespace, files: int, total: int) -> dict[str, Any]:
     """The scaled setting, and the paper's figures for it."""
-    workload, profile = WORKLOADS[setting.workload], profile_of(setting, arguments.reads)
-    reads = profile.reads_per_s
+    workload, profile = WORKLOADS[setting.workload], profile_of(setting, arguments.reads, caps=arguments.caps)
+    rate = profile.files_per_s
     return {
         "name": setting.name,
         "where": setting.where,
@@ -95,11 +96,12 @@ def about(setting: Setting, arguments: argparse.Namespace, files: int, total: in
         "bytes": total,
         "classes": workload.classes(arguments.files),
         "data_factor": round(workload.paper_files / files, 1),
-        "time_factor": round(reads / PAPER_READS_PER_S, 2) if reads else None,
-        "reads_per_s": reads,
+        "time_factor": round(rate / PAPER_READS_PER_S, 2) if rate else None,
+        "reads_per_s": profile.reads_per_s or (rate and round(rate * throttle.REQUESTS_OF_FILE, 1)),
         "bytes_per_s": profile.bytes_per_s,
         "delay_ms": profile.delay_ms,
-        "mbit_per_s": mbit_per_s(reads, total / files) if reads and setting.nodes > 1 else None,
+        "at_once": profile.at_once,
+        "mbit_per_s": mbit_per_s(rate, total / files) if rate and setting.nodes > 1 else None,
         "models": {model.name: [model.share and round(model.share, 3), model.source] for model in setting.models},
         "paper_over_pytorch": setting.over_pytorch,
         "paper_over_coordl": setting.over_coordl,
@@ -117,7 +119,8 @@ def measure(
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     models = setting.models[-1:] if arguments.quick else setting.models
-    with set_up(setting, arguments.reads, image, total / files, work, WORKERS) as ready:
+    profile = profile_of(setting, arguments.reads, caps=arguments.caps)
+    with set_up(setting, profile, image, total / files, work, WORKERS) as ready:
         for way in WAYS:
             if way not in arguments.ways.split(","):
                 continue
@@ -149,7 +152,10 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--only", default=",".join(SETTINGS), help=f"settings, of {','.join(SETTINGS)}; all by default")
     parser.add_argument("--ways", default=",".join(WAYS), help="of %(default)s")
     parser.add_argument("--files", type=int, default=FILES, help="of ImageNet-1k-like (%(default)s); the others follow")
-    parser.add_argument("--reads", type=int, default=READS_PER_S, help="a second, of all nodes together (%(default)s)")
+    parser.add_argument(
+        "--reads", type=int, default=READS_PER_S, help="small files a second of all nodes (%(default)s)"
+    )
+    parser.add_argument("--caps", action="store_true", help="a disk with caps on reads and bytes is the storage")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="epochs that are counted (%(default)s)")
     parser.add_argument("--dir", type=Path, help="where to make the files (default: the temporary folder)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result here")
@@ -164,7 +170,7 @@ def parsed() -> argparse.Namespace:
     if arguments.plot:
         check_plot()
     if os.geteuid() != 0:
-        raise SystemExit("throttling the storage needs root")
+        raise SystemExit("this benchmark needs root")
     return arguments
 
 

@@ -113,11 +113,14 @@ def _why(row: Row, setting: Row, mine: Sequence[Row], key: str, other: str, pape
         chunk_bytes = CHUNK_SIZE * setting["bytes"] / setting["files"]
         text += (
             f"{row['chunk_loads']:,} loads took {row['storage_reads']:,} reads of "
-            f"{row['storage_bytes'] / row['storage_reads'] / (1 << 10):.0f} KiB on average. The cap counts each MiB "
-            f"of a longer read, so a whole chunk of {chunk_bytes / 1e6:.1f} MB takes "
-            f"{math.ceil(chunk_bytes / (1 << 20))} of them. The paper's storage delivers more in the time of a small "
-            "file. "
+            f"{row['storage_bytes'] / row['storage_reads'] / (1 << 10):.0f} KiB on average. "
         )
+        if not setting.get("at_once"):
+            text += (
+                f"The cap counts each MiB of a longer read, so a whole chunk of {chunk_bytes / 1e6:.1f} MB takes "
+                f"{math.ceil(chunk_bytes / (1 << 20))} of them. The paper's storage delivers more in the time of a "
+                "small file. "
+            )
     elif row["limit"] == "CPU":
         text += (
             f"A sample took {row['cpu_ms_per_sample']:.2f} ms of processor time, of all processes on this machine. "
@@ -194,7 +197,9 @@ def _ratio(value: float | None, paper: float | None) -> str:
 def _title(setting: Row) -> str:
     nodes = "1 node" if setting["nodes"] == 1 else f"{setting['nodes']} nodes"
     storage = f"{setting['delay_ms']} ms in each open and read"
-    if setting["reads_per_s"]:
+    if setting.get("at_once"):
+        storage += f", {setting['at_once']} at once, and {setting['bytes_per_s'] / 1e6:.0f} MB/s each"
+    elif setting["reads_per_s"]:
         storage = f"{setting['reads_per_s']} reads/s and {setting['bytes_per_s'] / 1e6:.0f} MB/s each"
     link = f", links of {setting['mbit_per_s']:,} Mbit/s" if setting["mbit_per_s"] else ""
     return (

@@ -16,7 +16,7 @@ import loop_disks
 import mounts
 import nodes
 import throttle
-from overall_settings import BATCH, CHUNK_SIZE, WORKLOADS, Model, Setting, mbit_per_s, profile_of
+from overall_settings import BATCH, CHUNK_SIZE, WORKLOADS, Model, Setting, mbit_per_s
 
 HERE = Path(__file__).parent
 MASTER_PORT, CACHE_PORT = 7431, 7432
@@ -28,9 +28,6 @@ MOST_SLACK_BYTES = 64 << 20
 from its parent as time passes, and the kernel would end it. PyTorch's page cache gives way by itself, so it needs less.
 Until then this is page cache, which hits about twice in a hundred reads: each file is read once in an epoch, in random
 order."""
-
-LATENCY_READS = 2
-"""Requests that wait one after another for a small file where each request has a latency: the open and the read."""
 
 WAYS = {
     "none": "No-I/O",
@@ -81,11 +78,22 @@ class Place:
     inside: list[str]
     """Put before a command, runs it in the network of the node."""
 
-    def read_bytes(self) -> int:
-        return self.job.read_bytes() + self.daemon.read_bytes()
+    @property
+    def is_store(self) -> bool:
+        return self.files != self.disk.folder
 
-    def reads(self) -> int:
-        return self.job.reads() + self.daemon.reads()
+    def read(self) -> tuple[int, int]:
+        """How many reads the storage did, and of how many bytes."""
+        if self.is_store:
+            return throttle.store_read(self.files)
+        return self.job.reads() + self.daemon.reads(), self.job.read_bytes() + self.daemon.read_bytes()
+
+    def forget(self) -> None:
+        """Drop all that the kernel has cached of the files."""
+        if self.is_store:
+            throttle.drop_caches(names=False)
+        else:
+            self.disk.forget()
 
 
 class Run:
@@ -109,8 +117,7 @@ class Run:
     def measure(self, way: str, models: Sequence[Model], rounds: int, files: int, total: int) -> list[dict[str, Any]]:
         share_bytes = int(self._setting.share * total)
         for place in self._places:
-            if self._profile.delay_ms is None:
-                place.disk.forget()
+            place.forget()
             place.daemon.limit_memory(None)
             place.job.limit_memory(None)
         with ExitStack() as stack:
@@ -211,16 +218,17 @@ class Run:
 
     def plain_s_per_file(self) -> float:
         """The time of a small file on the storage of a node. A step of the GPU takes a share of it."""
-        if self._profile.reads_per_s:
-            return 1 / self._profile.reads_per_s
+        if self._profile.files_per_s:
+            return 1 / self._profile.files_per_s
         assert self._profile.delay_ms
-        return LATENCY_READS * self._profile.delay_ms / 1e3 / self.workers
+        return throttle.REQUESTS_OF_FILE * self._profile.delay_ms / 1e3 / self.workers
 
     def _counters(self, way: str, roots: Sequence[Path]) -> dict[str, float]:
         told = [mounts.stats(root) for root in roots] if way in ("slot", "directory", "packed") else []
+        read = [place.read() for place in self._places]
         return {
-            "bytes": sum(place.read_bytes() for place in self._places),
-            "reads": sum(place.reads() for place in self._places),
+            "bytes": sum(of_bytes for _, of_bytes in read),
+            "reads": sum(reads for reads, _ in read),
             "sent": self._network.sent_bytes() if self._network else 0,
             **{name: sum(stats[name] for stats in told) for name in (_STATS if told else ())},
         }
@@ -287,15 +295,14 @@ _STATS = ("chunk_loads", "demand_loads", "in_flight_waits", "remote_samples", "e
 
 @contextmanager
 def set_up(
-    setting: Setting, reads_per_s: float, image: Path, mean_bytes: float, work: Path, workers: int
+    setting: Setting, profile: throttle.Profile, image: Path, mean_bytes: float, work: Path, workers: int
 ) -> Iterator[Run]:
     """The nodes of a setting, with disks from ``image``, and the ranks of its training."""
-    profile = profile_of(setting, reads_per_s)
     with ExitStack() as stack:
         network = None
         if setting.nodes > 1:
-            assert profile.reads_per_s
-            mbit = mbit_per_s(profile.reads_per_s, mean_bytes)
+            assert profile.files_per_s
+            mbit = mbit_per_s(profile.files_per_s, mean_bytes)
             network = stack.enter_context(nodes.Network(setting.nodes, mbit).up())
         places = []
         for rank in range(setting.nodes):
@@ -310,8 +317,9 @@ def set_up(
             if profile.delay_ms is not None:
                 files = work / f"slow{rank}"
                 program = mounts.compiled(HERE.parent / "slow_store.c", work)
-                slow = [str(program), str(disk.folder), str(files), str(profile.delay_ms)]
-                stack.enter_context(mounts.served_by(slow, files))
+                # Without places it is storage far away, whose pages no node keeps.
+                options = ["cached"] if profile.at_once else []
+                stack.enter_context(mounts.served_by(profile.store(program, disk.folder, files, *options), files))
             inside = ["nsenter", f"--net=/run/netns/{network.spaces[rank]}"] if network else []
             places.append(Place(rank, disk, files, groups[0], groups[1], inside))
         run = Run(setting, profile, places, network, work)

@@ -5,8 +5,10 @@ The settings keep each ratio that an epoch time depends on:
 - *storage to storage*: the rate of large reads to the rate of small files, read one by one. Three A10 nodes
   with PyTorch take 1.61 h for 1.28 million files (Table 4): 74 files a second and node. With Redox they load 126,000
   chunks of 64 files of 105 kB in 0.71 h: 110 MB/s a node. So the storage does at least 1.5 MB in the time of a small
-  file, and `nas` here has caps of R reads and R x 1.5 MB a second. (The profile `nas` of the other benchmarks has 0.4
-  MB.) But the cap counts each MiB of a longer read, so this storage delivers at most 1 MiB in the time of a small file.
+  file. `nas` here is a store (scripts/slow_store.c) that serves R small files and R x 1.5 MB a second: two requests
+  are in service, a small file takes two, the open and the read, and a long read is one. With --caps, `nas` is a disk
+  with caps of R reads and R x 1.5 MB a second. A cap counts each MiB of a longer read, so that storage delivers at most
+  1 MiB in the time of a small file.
 - *compute to storage*: No-I/O's share of PyTorch's epoch. Table 1 has it for three models on three P100 nodes. For the
   other models the paper does not give it; `Model.source` names the substitute. A step of the GPU is a sleep of
   this share of 1/R for each sample.
@@ -33,6 +35,9 @@ BYTES_PER_READ = 1_500_000
 
 NETWORK_PER_STORAGE = 49
 """The link's bytes a second, over those of small files at `PAPER_READS_PER_S`."""
+
+AT_ONCE = 2
+"""Requests of a node in service: as many as the two loaders of a rank have under way. So PyTorch gets all of it."""
 
 BATCH = 16
 LEAST_CLASSES = 4
@@ -135,12 +140,20 @@ SETTINGS = {
 }
 
 
-def profile_of(setting: Setting, reads_per_s: float) -> throttle.Profile:
-    """The storage of one node, when all nodes together read ``reads_per_s`` small files a second."""
-    if setting.profile == "nas":
-        reads = reads_per_s * setting.rate / setting.nodes
-        return throttle.Profile("nas", round(reads), round(reads * BYTES_PER_READ))
-    return throttle.PROFILES[setting.profile]
+def profile_of(setting: Setting, files_per_s: float, *, caps: bool) -> throttle.Profile:
+    """The storage of one node, when all nodes together read ``files_per_s`` small files a second.
+
+    Args:
+        caps: cap a disk instead of serving its files slowly.
+    """
+    if setting.profile != "nas":
+        return throttle.PROFILES[{"hdd": "hdd" if caps else "disk"}.get(setting.profile, setting.profile)]
+    files = files_per_s * setting.rate / setting.nodes
+    bytes_per_s = round(files * BYTES_PER_READ)
+    if caps:
+        return throttle.Profile("nas", round(files), bytes_per_s)
+    delay_ms = 1e3 * AT_ONCE / (throttle.REQUESTS_OF_FILE * files)
+    return throttle.Profile("nas", None, bytes_per_s, delay_ms=round(delay_ms, 3), at_once=AT_ONCE)
 
 
 def mbit_per_s(files_per_s: float, mean_bytes: float) -> int:

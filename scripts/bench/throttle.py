@@ -16,23 +16,44 @@ from pathlib import Path
 GROUPS = Path("/sys/fs/cgroup")
 PATIENCE_S = 10
 
+REQUESTS_OF_FILE = 2
+"""Of a small file, of storage that counts requests: the open and the read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
     """The most reads and bytes a second that the storage may do; None: no cap.
 
-    With ``delay_ms``, slow_store.c delays each open and each read instead, and there are no caps.
+    With ``delay_ms`` there are no caps: slow_store.c serves the files, with that delay in each request, ``at_once`` of
+    them in service, and ``bytes_per_s`` for all together. A long read is one request there, as of storage, while a cap
+    counts each MiB of it.
     """
 
     name: str
     reads_per_s: int | None = None
     bytes_per_s: int | None = None
     delay_ms: float | None = None
+    at_once: int | None = None
+
+    @property
+    def files_per_s(self) -> float | None:
+        """How many small files it can serve in a second, each in an open and a read; None: as many as are asked."""
+        if self.delay_ms is None:
+            return self.reads_per_s
+        return None if self.at_once is None else self.at_once / (REQUESTS_OF_FILE * self.delay_ms / 1e3)
+
+    def store(self, program: Path, source: Path, at: Path, *options: str) -> list[str]:
+        """The command of slow_store.c, which is ``program``."""
+        words = [str(program), str(source), str(at), str(self.delay_ms), *options]
+        words += [f"at-once={self.at_once}"] if self.at_once else []
+        return words + ([f"mb-per-s={self.bytes_per_s / 1e6}"] if self.bytes_per_s else [])
 
     @property
     def title(self) -> str:
         if self.delay_ms is not None:
-            return f"{self.name}: {self.delay_ms:g} ms in each open and read"
+            told = f"{self.name}: {self.delay_ms:g} ms in each open and read"
+            told += f", {self.at_once} at once" if self.at_once else ""
+            return told + (f", {self.bytes_per_s / 1e6:.0f} MB/s" if self.bytes_per_s else "")
         if self.reads_per_s is None or self.bytes_per_s is None:
             return f"{self.name}: not capped"
         return f"{self.name}: {self.reads_per_s} reads/s, {self.bytes_per_s / 1e6:.0f} MB/s"
@@ -45,8 +66,21 @@ PROFILES = {
         Profile("hdd", 200, 150_000_000),
         Profile("none"),
         Profile("latency", delay_ms=2),
+        # Stores: a filer with disks, a parallel filesystem, a disk, a volume of a cloud with 3,000 requests a second,
+        # and objects behind a filesystem.
+        Profile("filer", None, 400_000_000, delay_ms=5, at_once=8),
+        Profile("parallel", None, 1_000_000_000, delay_ms=1, at_once=16),
+        Profile("disk", None, 150_000_000, delay_ms=8, at_once=1),
+        Profile("volume", None, 125_000_000, delay_ms=1, at_once=3),
+        Profile("objects", None, 500_000_000, delay_ms=25, at_once=64),
     )
 }
+
+
+def store_read(mountpoint: Path) -> tuple[int, int]:
+    """How many requests slow_store.c had at ``mountpoint``, and how many bytes it read."""
+    requests, read = os.getxattr(mountpoint, "user.read").split()
+    return int(requests), int(read)
 
 
 class Group:
