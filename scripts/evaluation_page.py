@@ -109,11 +109,13 @@ SECTIONS = (
     _script("overall", 25),
     _simulation(
         "epoch-times",
-        # The others of `epoch_settings` have more substitutes than figures of the paper.
-        _settings("1k-p100", "1k-3xp100", "1k-3xa10", "1k-5xa10"),
+        _settings("1k-p100", "1k-3xp100", "1k-3xa10", "1k-5xa10", "libri-a10", "libri-3xa10", "libri-5xa10"),
+        # A tenth: all of ImageNet-21k takes hours.
+        (*_settings("21k-2xa100", "21k-3xa100"), *_files(1_315_350)),
+        ("--vary", "each", *_files(64_000)),
         quick=_files(9_000),
-        minutes=45,
-        plots=False,
+        minutes=90,
+        plots=True,
     ),
     _simulation("breakdown", quick=_files(20_000), minutes=5, plots=False),
     _simulation("remote-memory", quick=_files(20_000), minutes=3, plots=True),

@@ -86,6 +86,15 @@ def test_any_bytes_can_be_parsed(text: bytes) -> None:
         assert isinstance(mount.mount_id, int)
 
 
+def test_a_mount_that_other_namespaces_get_is_shared() -> None:
+    lines = [
+        b"40 27 0:50 / /mnt ro shared:7 master:3 - fuse.redoxfs /data ro",
+        b"40 27 0:50 / /mnt ro master:3 - fuse.redoxfs shared:7 ro",
+        b"40 27 0:50 / /mnt ro - fuse.redoxfs /data ro,shared:7",
+    ]
+    assert [mount.is_shared for mount in parse_mountinfo(b"\n".join(lines))] == [True, False, False]
+
+
 PLACES = ["/", "/a", "/a/b", "/a/b/c", "/d"]
 
 

@@ -7,6 +7,7 @@ import select
 import signal
 import struct
 import subprocess
+import sys
 from contextlib import suppress
 from math import log2
 from pathlib import Path
@@ -390,6 +391,23 @@ def test_a_scan_is_cached_and_reused(machine: Machine) -> None:
     assert "scanned" in machine.ok("inspect", settled).stderr
     assert "unchanged" in machine.ok("inspect", settled).stderr
     assert "scanned" in machine.ok("inspect", settled, "--rescan").stderr
+
+
+@needs_root
+def test_a_mount_for_other_containers_says_whom_it_does_not_see(machine: Machine, source: Path) -> None:
+    script = f'{OTHERS_CLEARED} mount --make-"$0" / && "$@" 1>&2; "$1" -m redoxfs umount "$6"'
+    own = ("--pid", "--fork", "--kill-child", "--mount-proc")
+    for propagation, lines in (("rshared", 1), ("rprivate", 0)):
+        command = [sys.executable, "-m", "redoxfs", "mount", str(source), str(machine.mnt), "--classes", "dir"]
+        done = subprocess.run(
+            ["unshare", "--mount", "--propagation", "private", *own, "sh", "-c", script, propagation, *command],
+            env=machine.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "is served at" in done.stderr
+        assert done.stderr.count("those whose pids are not seen here hold files by path") == lines
 
 
 def test_a_list_that_closes_what_a_mode_opens_is_one_line_of_a_mount_for_others(machine: Machine, source: Path) -> None:

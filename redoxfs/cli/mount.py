@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TextIO
 
 from redoxfs.cli.arguments import rendered
@@ -28,6 +29,8 @@ from redoxfs.launch.runtime_paths import open_log
 from redoxfs.launch.say import say, say_by
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.launch.turn import KEEPER, began_before, end_turn, take_part
+from redoxfs.linux.mount_table import mount_of, read_mounts
+from redoxfs.linux.pids import sees_all_pids
 
 # Slurm numbers the steps that srun does not start, such as an interactive shell, from here (slurm.h).
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
@@ -219,6 +222,12 @@ def step_notice(environ: Mapping[str, str]) -> str | None:
 IN_THE_SCRIPT = "in the script: DataLoader(dataset, sampler=redoxfs.torch.RedoxSampler(dataset), …), without shuffle"
 """What a mount for a sampler needs."""
 
+OUT_OF_SIGHT = (
+    "programs of other containers may use this mount: those whose pids are not seen here hold files by path, as one "
+    "program"
+)
+"""What two opens of a path by nobody that is known mean."""
+
 
 def summary(prepared: Prepared) -> list[str]:
     """What is served, in lines for the person at the shell."""
@@ -240,4 +249,14 @@ def summary(prepared: Prepared) -> list[str]:
         if plan.about.get("chunks_per_virtual_chunk") == 1
         else f"{held}{': each is read once, and stays there' if stays else ' at a time'}",
         *([IN_THE_SCRIPT] if catalog.is_for_sampler else []),
+        *([OUT_OF_SIGHT] if _is_seen_from_elsewhere(prepared.target.path) else []),
     ]
+
+
+def _is_seen_from_elsewhere(target: Path) -> bool:
+    """Whether programs may use the mount whose threads have no numbers here, as where a container mounts for others."""
+    try:
+        mount = mount_of(target, read_mounts())
+        return mount is not None and mount.is_shared and not sees_all_pids()
+    except OSError:
+        return False

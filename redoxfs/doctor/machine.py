@@ -20,6 +20,7 @@ from redoxfs.launch.memory import default_memory, memory_and_limit, process_limi
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.linux.beneath import has_openat2
 from redoxfs.linux.detach import find_helper
+from redoxfs.linux.pids import sees_all_pids
 
 PROC = Path("/proc")
 
@@ -39,9 +40,6 @@ shards of a packed dataset of 4 TB."""
 
 FEW_PROCESSES = 256
 """Up to 128 threads read, and some more serve."""
-
-FIRST_PIDS = "pid:[4026531836]"
-"""The pid namespace of the machine itself has this number in each kernel (PROC_PID_INIT_INO)."""
 
 LITTLE_MEMORY_BYTES = 512 << 20
 """A daemon needs up to 130 MB besides --memory, and the default of --memory is a quarter of what is available."""
@@ -231,7 +229,7 @@ def check_callers(proc: Path = PROC) -> Result:
     if hides is not None and os.geteuid() != 0:
         found = "/proc hides processes of other users (hidepid), so redoxfs does not see which of them copy"
         return warning("callers", found, "copy MOUNTPOINT/.redoxfs/exact/")
-    if os.readlink(proc / "self/ns/pid") != FIRST_PIDS:
+    if not sees_all_pids(proc):
         return ok(
             "callers", "those of this pid namespace are told apart; all others hold files by path, as one program"
         )

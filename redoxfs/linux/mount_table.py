@@ -24,7 +24,8 @@ _ESCAPE = re.compile(rb"\\([0-7]{3})")
 class Mount:
     """One line of mountinfo. Paths are decoded as os.fsdecode does, so any bytes survive.
 
-    All mounts of one filesystem have the same ``device``, major:minor.
+    All mounts of one filesystem have the same ``device``, major:minor. Where ``is_shared``, mounts made there are made
+    in other mount namespaces as well.
     """
 
     mount_id: int
@@ -35,6 +36,7 @@ class Mount:
     fstype: str
     source: str
     super_options: frozenset[str]
+    is_shared: bool = False
 
     @property
     def ours(self) -> bool:
@@ -185,6 +187,7 @@ def _parse_line(line: bytes) -> Mount | None:
             fstype=_unescape(fstype),
             source=_unescape(source),
             super_options=frozenset(_unescape(options).split(",")),
+            is_shared=any(field.startswith(b"shared:") for field in fields[6:end]),
         )
     except ValueError:
         return None

@@ -281,7 +281,8 @@ def _best_epochs(result: dict[str, Any]) -> tuple[_Epochs, Callable[[str, str, s
     """The epochs by setting and model, and a function of the best speed-up over all models of a setting."""
     of: _Epochs = {}
     for row in result["rows"]:
-        of.setdefault((row["setting"], row["model"]), {})[row["way"]] = row
+        if not row.get("varied"):
+            of.setdefault((row["setting"], row["model"]), {})[row["way"]] = row
 
     def best(setting: str, way: str, over: str) -> float:
         ways = [each for (name, _), each in of.items() if name == setting]
@@ -292,12 +293,14 @@ def _best_epochs(result: dict[str, Any]) -> tuple[_Epochs, Callable[[str, str, s
 
 def epoch_times(result: dict[str, Any]) -> str:
     """§5.2 in virtual time: the best speed-ups beside the paper's, and the epochs of each model."""
-    rows = result["rows"]
+    rows = [row for row in result["rows"] if not row.get("varied")]
     of, best = _best_epochs(result)
     speedups = []
     for name in dict.fromkeys(row["setting"] for row in rows):
         setting = SETTINGS[name]
-        written = [name]
+        files = next(row["files"] for row in rows if row["setting"] == name)
+        share = files / setting.workload.files
+        written = [name if share == 1 else f"{name}, {share * 100:.2g} % of the files"]
         for over, paper in (("PyTorch", setting.over_pytorch), ("CoorDL", setting.over_coordl)):
             slot = best(name, "slot", over)
             written += [f"{paper:.2f}", f"{slot:.2f} ({_compared(slot, paper)})", f"{best(name, 'pool', over):.2f}"]
@@ -319,7 +322,7 @@ def epoch_times(result: dict[str, Any]) -> str:
         "the paper calibrate it, both of ResNet50 on three A10 nodes: PyTorch's epoch and Redox' loads. All other "
         "speed-ups are predictions. The paper does not describe its Lustre, nor how long a step takes on an A10 or an "
         "A100; `scripts/research/epoch_settings.py` has each figure with its source or its substitute, and `--vary` "
-        "changes one."
+        "changes one. With fewer files, memory and classes are fewer in proportion."
     )
     first = table(
         [
@@ -339,4 +342,29 @@ def epoch_times(result: dict[str, Any]) -> str:
         "read, as multiples of the dataset: slot / pool. The slot policy reads whole chunks, as in the paper."
     )
     headings = ["", "model", *ways, "limit of slot", "limit of pool", "read"]
-    return "\n\n".join(["# Epoch times at the paper's size (§5.2)", text, first, second, table(headings, hours)])
+    parts = ["# Epoch times at the paper's size (§5.2)", text, first, second, table(headings, hours)]
+    return "\n\n".join([*parts, *_varied(result["rows"])])
+
+
+def _varied(rows: list[dict[str, Any]]) -> list[str]:
+    """How far each speed-up goes where one figure of its setting is a quarter lower or higher."""
+    varied = [row for row in rows if row.get("varied")]
+    if not varied:
+        return []
+    seconds = {(row["setting"], row["varied"], row["way"]): row["seconds"] for row in varied}
+    labels = list(dict.fromkeys(row["varied"] for row in varied))
+    cells = []
+    for name in dict.fromkeys(row["setting"] for row in varied):
+        written = [name]
+        for over in ("PyTorch", "CoorDL"):
+            for way in ("slot", "pool"):
+                ratios = {label: seconds[name, label, over] / seconds[name, label, way] for label in labels}
+                low, high = min(labels, key=ratios.__getitem__), max(labels, key=ratios.__getitem__)
+                written.append(f"{ratios[low]:.2f} ({low}) to {ratios[high]:.2f} ({high})")
+        cells.append(written)
+    text = (
+        "Each figure of a setting a quarter lower and a quarter higher, one at a time, with the first model of the "
+        f"setting and {varied[0]['files']:,} files. The lowest and the highest speed-up, and what was changed there:"
+    )
+    headings = ["", "slot, x PyTorch", "pool, x PyTorch", "slot, x CoorDL", "pool, x CoorDL"]
+    return [text, table(headings, cells)]

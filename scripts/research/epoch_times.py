@@ -32,23 +32,28 @@ NO_IO, NO_PREFETCH = "No-I/O", "slot, no prefetch"
 NAMES = (NO_IO, "PyTorch", "CoorDL", "slot", NO_PREFETCH, "pool")
 
 VARIED = ("latency_s", "bytes_per_s", "link_bytes_per_s", "file_s", "memory_bytes", "sample_s")
+FACTORS = (0.75, 1.25)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """An epoch.
 
+    ``files``     samples of the dataset
     ``read``      bytes read from storage, as a multiple of the dataset
     ``limit``     the resource that was used most, and ``used``: the share of the time that it was used
+    ``varied``    the figure of the setting that was changed, and its factor; empty: none
     """
 
     setting: str
     model: str
     way: str
+    files: int
     seconds: float
     read: float
     limit: str
     used: float
+    varied: str = ""
 
 
 class Line:
@@ -235,20 +240,25 @@ def way(name: str, setting: Setting, capacity: int, seed: int) -> PyTorch | Coor
     return CoorDL(setting, capacity) if name == "CoorDL" else Redoxfs(name, setting, capacity, seed)
 
 
-def measure(setting: Setting, name: str, *, seed: int = 0) -> Iterator[Row]:
-    """The third epoch with each model. The models share the epochs before it, and each has one after the other."""
-    workload, cluster, nodes = setting.workload, setting.cluster, setting.nodes
+def measure(setting: Setting, name: str, *, seed: int = 0, others: Sequence[tuple[str, Setting]] = ()) -> Iterator[Row]:
+    """The third epoch with each model. The models share the epochs before it, and each has one after the other.
+
+    Args:
+        others: settings with the same memory, and what is varied in them. Their epochs follow.
+    """
+    workload, nodes = setting.workload, setting.nodes
     epochs = count()
 
     def dealt() -> Orders:
         return orders(workload.files, nodes, seed=seed, epoch=next(epochs))
 
-    capacity = int(min(workload.files, cluster.memory_bytes / workload.sample_bytes))
+    capacity = int(min(workload.files, setting.cluster.memory_bytes / workload.sample_bytes))
     made = None if name == NO_IO else way(name, setting, capacity, seed)
     if made is not None:
         for _ in range(WARM_EPOCHS):
             made.warm(dealt())
-    for model in setting.models:
+    variants = [("", setting), *others]
+    for label, cluster, model in [(label, each.cluster, model) for label, each in variants for model in each.models]:
         hardware = Hardware(cluster, nodes, workload.sample_bytes)
         these = dealt()
         if made is None:
@@ -267,7 +277,7 @@ def measure(setting: Setting, name: str, *, seed: int = 0) -> Iterator[Row]:
         limit = max(used, key=lambda each: used[each])
         total = workload.files * workload.sample_bytes
         read = sum(line.bytes for line in hardware.storages) / total
-        yield Row(setting.name, model.name, name, seconds, read, limit, used[limit])
+        yield Row(setting.name, model.name, name, workload.files, seconds, read, limit, used[limit], label)
 
 
 def run(dealt: Orders, opens: Open, cluster: Cluster, model: Model, own_s: float) -> float:
@@ -336,6 +346,18 @@ def run(dealt: Orders, opens: Open, cluster: Cluster, model: Model, own_s: float
         train()
         begin(node, batch + workers, now)
     return ends[-1]
+
+
+def measure_varied(setting: Setting, name: str, *, seed: int = 0) -> Iterator[Row]:
+    """`measure` for the first model, as the setting is, and with each figure a quarter lower and higher."""
+    one = replace(setting, models=setting.models[:1])
+    changed = [(f"{what} x {factor:g}", varied(one, what, factor)) for what in VARIED for factor in FACTORS]
+    same_memory = [each for each in changed if each[1].cluster.memory_bytes == one.cluster.memory_bytes]
+    yield from measure(one, name, seed=seed, others=same_memory)
+    for label, other in changed:
+        if other.cluster.memory_bytes != one.cluster.memory_bytes:
+            for row in measure(other, name, seed=seed):
+                yield replace(row, varied=label)
 
 
 def varied(setting: Setting, what: str, factor: float) -> Setting:

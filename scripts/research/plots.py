@@ -1,10 +1,12 @@
-"""The curves of §5.4 and §5.5 as pictures. matplotlib is optional: `redoxfs[plot]`."""
+"""The figures of §5.2, §5.4 and §5.5 as pictures. matplotlib is optional: `redoxfs[plot]`."""
 
 import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import chunk_size
+import epoch_settings
+import epoch_times
 import related
 import remote_memory
 
@@ -24,6 +26,35 @@ class NoPlotsError(Exception):
 def check() -> None:
     """Raises NoPlotsError where plots cannot be drawn. Call it before minutes of simulation."""
     _figure()
+
+
+def plot_epoch_times(rows: Sequence[epoch_times.Row], path: str) -> None:
+    """The best speed-ups over PyTorch, beside those of the paper, and what an epoch without I/O would reach."""
+    figure = _figure()
+    axes = figure.subplots()
+    seconds = {(row.setting, row.model, row.way): row.seconds for row in rows if not row.varied}
+    settings = list(dict.fromkeys(row.setting for row in rows))
+    bars = {"paper": "tab:gray", "slot": "tab:blue", "pool": "tab:orange", "No-I/O": "tab:green"}
+    for number, (name, color) in enumerate(bars.items()):
+        heights = [
+            epoch_settings.SETTINGS[setting].over_pytorch
+            if name == "paper"
+            else max(
+                (
+                    base / seconds[setting, model, name]
+                    for (of, model, way), base in seconds.items()
+                    if (of, way) == (setting, "PyTorch") and (setting, model, name) in seconds
+                ),
+                default=0.0,
+            )
+            for setting in settings
+        ]
+        places = [at + (number - (len(bars) - 1) / 2) * 0.2 for at in range(len(settings))]
+        axes.bar(places, heights, 0.2, label=name, color=color)
+    axes.set_xticks(range(len(settings)), settings, rotation=20)
+    axes.set(ylabel="epochs in the time of one of PyTorch")
+    axes.legend()
+    _save(figure, path)
 
 
 def plot_chunk_sizes(rows: Sequence[chunk_size.Row], path: str) -> None:

@@ -17,6 +17,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -56,6 +57,8 @@ _FILES = 1_280_000
 # With the bandwidth of the paper's smaller cluster, 0.38 GB/s, the seek time at which its best chunk size is the best.
 _SEEK_TIME_S = 0.02
 _BANDWIDTH_BYTES_PER_S = 380e6
+
+_EACH = ("each", 0.0)
 
 # Enough for all systems to be in their steady state, and few enough for a test.
 _QUICK_FILES = 32_000
@@ -260,23 +263,25 @@ def _epoch_times(given: argparse.Namespace) -> None:
         epoch_times.shrunk(epoch_settings.SETTINGS[name], given.files or epoch_settings.SETTINGS[name].workload.files)
         for name in given.settings or epoch_settings.SETTINGS
     ]
-    if given.vary:
+    measure = epoch_times.measure_varied if given.vary == _EACH else epoch_times.measure
+    if given.vary and given.vary != _EACH:
         settings = [epoch_times.varied(setting, *given.vary) for setting in settings]
     rows = [
         row
         for setting in settings
         for name in names
         if setting.nodes > 1 or name != epoch_times.NO_PREFETCH
-        for row in epoch_times.measure(setting, name, seed=given.seed)
+        for row in measure(setting, name, seed=given.seed)
     ]
+    _plot(given.plot, partial(plots.plot_epoch_times, rows))
     if given.json:
         _print_json([asdict(row) for row in rows])
         return
-    seconds = {(row.setting, row.model, row.way): row.seconds for row in rows}
+    seconds = {(row.setting, row.model, row.varied, row.way): row.seconds for row in rows}
 
     def over(way: str) -> Callable[[epoch_times.Row], str]:
         def written(row: epoch_times.Row) -> str:
-            base = seconds.get((row.setting, row.model, way))
+            base = seconds.get((row.setting, row.model, row.varied, way))
             return "" if base is None else f"{base / row.seconds:.2f}"
 
         return written
@@ -291,6 +296,8 @@ def _epoch_times(given: argparse.Namespace) -> None:
         ("read", lambda row: f"{row.read:.2f} x"),
         ("limit", lambda row: f"{row.limit}, {row.used:.0%}"),
     ]
+    if given.vary == _EACH:
+        columns.insert(2, ("varied", lambda row: row.varied))
     _print_rows("the third epoch, in virtual time", columns, rows)
 
 
@@ -364,7 +371,13 @@ def _parser() -> argparse.ArgumentParser:
     made = table("epoch-times", _epoch_times, None)
     made.add_argument("--setting", dest="settings", choices=epoch_settings.SETTINGS, action="append", help="(all)")
     made.add_argument("--way", dest="ways", choices=epoch_times.NAMES, action="append", help="may be repeated (all)")
-    made.add_argument("--vary", metavar="NAME=FACTOR", type=_varied, help="change one figure, such as latency_s=1.25")
+    made.add_argument(
+        "--vary",
+        metavar="NAME=FACTOR",
+        type=_varied,
+        help="change one figure, such as latency_s=1.25; each: one at a time, a quarter down and up",
+    )
+    plot(made)
     # Three nodes whose memory holds a quarter of ImageNet-1k, as in §5.2.
     made = table("related", _related)
     classes(made)
@@ -379,7 +392,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _varied(text: str) -> tuple[str, float]:
-    """A figure of `epoch_settings` and a factor."""
+    """A figure of `epoch_settings` and a factor, or `_EACH`."""
+    if text == "each":
+        return _EACH
     name, _, factor = text.partition("=")
     if name not in epoch_times.VARIED:
         raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(epoch_times.VARIED)}")
