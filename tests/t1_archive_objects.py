@@ -25,7 +25,7 @@ from redoxfs.objects.errors import ObjectError
 from redoxfs.packed import DamagedDatasetError
 from redoxfs.packed.archive_cache import ArchiveIndex
 from redoxfs.packed.archive_files import UnusableArchiveError
-from redoxfs.packed.archive_store import index_of, runs
+from redoxfs.packed.archive_store import chunks_of, index_of, runs
 from redoxfs.packed.archives import load_or_index
 from redoxfs.testing import CHUNK_SIZE, GROUPS, StoreTests, Subject
 
@@ -240,7 +240,7 @@ class TestArchiveObjectStore(StoreTests):
         root = two_archives(tmp_path)
         found = found_at(server, "s-0.tar", "s-1.tar")
         catalog = build_catalog(found.grown.tree, classes="dir", groups=GROUPS)
-        index = index_of(found, catalog, seed=0)
+        index = index_of(found, catalog, chunks_of(found, catalog), seed=0)
         cells = runs(catalog, index.positions, CHUNK_SIZE)
 
         @contextmanager
@@ -270,7 +270,9 @@ def test_an_archive_with_another_tag_is_not_read_though_its_length_and_time_are_
     catalog = build_catalog(found.grown.tree, classes="any")
     client = client_of(server)
     versions = versions_of(client, ["a.tar"])
-    store = ArchiveObjectStore(index_of(found, catalog, seed=0), client, versions, SPEED, most_held_bytes=64 << 20)
+    store = ArchiveObjectStore(
+        index_of(found, catalog, chunks_of(found, catalog), seed=0), client, versions, SPEED, most_held_bytes=64 << 20
+    )
     server.tags_differ = True
     got = [file for read in store.reads(0, [0, 1]) for payload in read.run() for file in payload]
     assert {file.errno if isinstance(file, OSError) else None for file in got} == {errno.ESTALE}
@@ -289,7 +291,9 @@ def test_what_lies_between_the_files_of_a_sample_is_not_fetched(server: Server, 
     catalog = build_catalog(found.grown.tree, classes="any", groups="stem")
     client = client_of(server)
     versions = versions_of(client, ["a.tar"])
-    store = ArchiveObjectStore(index_of(found, catalog, seed=0), client, versions, SPEED, most_held_bytes=64 << 20)
+    store = ArchiveObjectStore(
+        index_of(found, catalog, chunks_of(found, catalog), seed=0), client, versions, SPEED, most_held_bytes=64 << 20
+    )
     server.traffic.sent = 0
     got = {}
     for read in store.reads(0, [0, 1]):

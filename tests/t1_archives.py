@@ -16,16 +16,17 @@ import pytest
 from packs import SPEED
 from tars import LONG_AGO_S, files_of, indexed, member, paths_of, tar_of, two_archives, write_tar
 
-from redoxfs.chunks import FileBytes
-from redoxfs.dataset import build_catalog
+from redoxfs.chunks import Cells, FileBytes
+from redoxfs.dataset import Catalog, build_catalog
 from redoxfs.launch.archives import check_hidden, expanded, with_archives
 from redoxfs.launch.errors import SourceUnusableError, UsageError
 from redoxfs.launch.path_status import ArchiveFiles, path_status
 from redoxfs.packed import DamagedDatasetError
 from redoxfs.packed.archive_files import UnusableArchiveError
 from redoxfs.packed.archive_groups import apart, other_key, scattered, shares_stems
+from redoxfs.packed.archive_samples import Asked, load_or_find
 from redoxfs.packed.archive_sets import sets_of
-from redoxfs.packed.archive_store import ArchiveStore, index_of, runs, size_for_classes
+from redoxfs.packed.archive_store import ArchiveStore, chunks_of, index_of, runs, size_for_classes
 from redoxfs.testing import CHUNK_SIZE, GROUPS, StoreTests, Subject
 
 # The tree
@@ -296,6 +297,42 @@ def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
         assert (files_of(tmp_path, index), index.read) == ({"0.jpg": b"a"}, read)
 
 
+def test_samples_of_unchanged_archives_are_loaded(tmp_path: Path) -> None:
+    names = ["train-0.tar", "train-1.tar"]
+    for number, name in enumerate(names):
+        files = {f"{number}{at}{suffix}": b"x" for at in range(70) for suffix in (".jpg", ".json")}
+        tar_of(tmp_path / name, files)
+
+    def found(classes: str = "any", groups: str | None = None) -> tuple[Catalog, Cells]:
+        index = indexed(tmp_path, *names)
+        return load_or_find(str(tmp_path), index, tmp_path / "cache", Asked(classes, (), groups))
+
+    def is_loaded(*asked: str) -> bool:
+        """By a word that only the kept samples have. What is found anew replaces them."""
+        (kept,) = (tmp_path / "cache").glob("samples-*/manifest.json")
+        kept.write_text(kept.read_text().replace("redirecting among", "kept and redirecting among"))
+        return found(*asked)[0].verdict.line.startswith("kept")
+
+    (first, cells), (again, same_cells) = found(), found()
+    assert np.array_equal(cells.cells, same_cells.cells)
+    assert np.array_equal(cells.group_start, same_cells.group_start)
+    for name in ("sample_of", "member_of", "member_at", "members", "class_of", "tree_of_class", "sample_bytes"):
+        assert np.array_equal(getattr(first, name), getattr(again, name))
+    assert (again.verdict, again.class_names, again.class_trees) == (
+        (first.verdict, first.class_names, first.class_trees)
+    )
+    assert (is_loaded(), is_loaded("any", "wds"), is_loaded("any", "wds")) == (True, False, True)
+    # The same bytes, of the same time, in another place of the tree.
+    os.rename(tmp_path / names[0], tmp_path / "val.tar")
+    names[0] = "val.tar"
+    assert (is_loaded("any", "wds"), is_loaded("any", "wds")) == (False, True)
+    for damaged in ("cells.npy", "class_of.npy", "manifest.json"):
+        (kept,) = (tmp_path / "cache").glob(f"samples-*/{damaged}")
+        kept.write_bytes(kept.read_bytes()[:-1])
+        assert np.array_equal(found()[1].cells, found()[1].cells)
+        assert (is_loaded(), len(found()[0].class_of)) == (True, 140)
+
+
 # Archives that nobody should trust
 
 
@@ -391,7 +428,7 @@ class TestArchiveStore(StoreTests):
         root = two_archives(tmp_path)
         found = indexed(tmp_path, "s-0.tar", "s-1.tar")
         catalog = build_catalog(found.grown.tree, classes="dir", groups=GROUPS)
-        index = index_of(found, catalog, seed=0)
+        index = index_of(found, catalog, chunks_of(found, catalog), seed=0)
         cells = runs(catalog, index.positions, CHUNK_SIZE)
         assert scattered(catalog, found.grown.member) > 700
 
@@ -416,7 +453,7 @@ def test_an_archive_that_changed_fails_by_its_name(tmp_path: Path) -> None:
     tar_of(tmp_path / "a.tar", {"c/0.jpg": b"a" * 600, "c/1.jpg": b"b" * 600})
     found = indexed(tmp_path, "a.tar")
     catalog = build_catalog(found.grown.tree, classes="any")
-    store = ArchiveStore(index_of(found, catalog, seed=0), tmp_path, SPEED)
+    store = ArchiveStore(index_of(found, catalog, chunks_of(found, catalog), seed=0), tmp_path, SPEED)
     with open(tmp_path / "a.tar", "r+b") as file:
         file.write(b"x")
     (read,) = store.reads(0, [0, 1])
@@ -443,7 +480,7 @@ def test_links_to_one_file_and_files_far_apart_are_read(tmp_path: Path) -> None:
     found = indexed(write_tar(tmp_path / "a.tar", members).parent, "a.tar")
     catalog = build_catalog(found.grown.tree, classes="any", groups="stem")
     assert shares_stems(found.grown.tree)
-    store = ArchiveStore(index_of(found, catalog, seed=0), tmp_path, SPEED)
+    store = ArchiveStore(index_of(found, catalog, chunks_of(found, catalog), seed=0), tmp_path, SPEED)
     got = {}
     for read in store.reads(0, [2, 0, 3, 1]):
         for sample, payload in zip(read.samples, read.run(), strict=True):
@@ -460,7 +497,7 @@ def test_chunks_are_neighbours_of_one_archive(tmp_path: Path) -> None:
         tar_of(tmp_path / f"s-{number}.tar", dict.fromkeys(names, b"x" * 700))
     found = indexed(tmp_path, "s-0.tar", "s-1.tar")
     catalog = build_catalog(found.grown.tree, classes="any")
-    positions = index_of(found, catalog, seed=0).positions
+    positions = index_of(found, catalog, chunks_of(found, catalog), seed=0).positions
     cells = runs(catalog, positions, 4)
     assert sorted(cells.cells[cells.cells >= 0].tolist()) == list(range(20))
     assert (cells.cells >= 0).sum(axis=1).tolist() == [4, 4, 2, 4, 4, 2]
@@ -478,7 +515,8 @@ def test_chunks_of_an_archive_that_is_sorted_by_class_are_smaller(tmp_path: Path
             random.Random(0).shuffle(names)
         tar_of(tmp_path / f"{order}.tar", dict.fromkeys(names, b"x" * 100))
         found = indexed(tmp_path, f"{order}.tar")
-        index = index_of(found, build_catalog(found.grown.tree, classes="dir"), seed=0)
+        catalog = build_catalog(found.grown.tree, classes="dir")
+        index = index_of(found, catalog, chunks_of(found, catalog), seed=0)
         assert len(index.catalog.class_names) == 4
         sizes[order] = [size_for_classes(index, 64, least_bytes) for least_bytes in (0, 3_000, 6_000)]
     # A tenth of the 2,560 samples are 8 chunks of 32, of 3,200 bytes.

@@ -77,7 +77,8 @@ def _checked(path: Path, file: BinaryIO, record: dict[str, Any], *, in_memory: b
     length = os.fstat(file.fileno()).st_size
     if length != record["bytes"]:
         raise DamagedArrayError(f"{path} is {length} bytes long instead of {record['bytes']!r:.20}")
-    if _checksum(file) != record["xxh3_128"]:
+    data = file.read() if in_memory else b""
+    if (xxhash.xxh3_128_hexdigest(data) if in_memory else _checksum(file)) != record["xxh3_128"]:
         raise DamagedArrayError(f"{path} is damaged: its checksum is wrong")
     file.seek(0)
     shape, dtype = _header(path, file)
@@ -90,10 +91,7 @@ def _checked(path: Path, file: BinaryIO, record: dict[str, Any], *, in_memory: b
         # An empty array cannot be mapped.
         return np.empty(shape, dtype)
     if in_memory:
-        data = file.read()
-        if len(data) != values:
-            raise DamagedArrayError(f"{path} was truncated while it was read")
-        return np.frombuffer(data, dtype).reshape(shape)
+        return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape)
     # A plain view keeps the mapping and avoids memmap's slow indexing.
     mapped: NDArray[Any] = np.memmap(file, dtype, "r", file.tell(), shape).view(np.ndarray)
     return mapped

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redoxfs.launch.archives import catalog_of_archives, expanded, indexed, names_archives, say_found
+from redoxfs.launch.archives import expanded, index_with_samples, indexed, names_archives, say_found
 from redoxfs.launch.errors import SourceUnusableError
 from redoxfs.launch.objects import Objects, in_child, index_cache, objects_of, told_of
 from redoxfs.launch.options import DatasetOptions
@@ -45,7 +45,6 @@ def open_archive_objects(
     """
     from redoxfs.objects.credentials import absolute_files
     from redoxfs.packed.archive_cache import Archive, Kept
-    from redoxfs.packed.archive_store import index_of
 
     folder, patterns = split(address)
     os.environ.update(absolute_files(address.scheme, os.environ))
@@ -58,11 +57,11 @@ def open_archive_objects(
         archives = tuple(Archive(**fields) for fields in told["archives"])
         kept = Kept.load(cache, address.url)
         found = None if kept is None else kept.index(archives, layout, salvages=options.salvage, is_new=True)
-    if found is None:
-        raise SourceUnusableError(f"{address}: its index could not be kept in {cache}")
-    found = replace(found, read=told["read"])
-    say_found(found, address.url, time.monotonic() - begin)
-    return objects_of(folder, told), index_of(found, catalog_of_archives(found, options), seed=options.seed)
+        if found is None:
+            raise SourceUnusableError(f"{address}: its index could not be kept in {cache}")
+        found = replace(found, read=told["read"])
+        say_found(found, address.url, time.monotonic() - begin)
+        return objects_of(folder, told), index_with_samples(address.url, found, cache, options)
 
 
 def split(address: Address) -> tuple[Address, list[str]]:

@@ -24,7 +24,6 @@ from redoxfs.launch.scanning import showing_scan
 from redoxfs.launch.sizes import counted, format_seconds
 
 if TYPE_CHECKING:
-    from redoxfs.dataset import Catalog
     from redoxfs.packed import Index
     from redoxfs.packed.archive_cache import ArchiveIndex
     from redoxfs.packed.archive_files import ArchiveSource
@@ -214,14 +213,14 @@ def open_archives(source: PathStatus, root_fd: int, options: DatasetOptions, *, 
     Raises:
         UsageError, SourceUnusableError, and the errors of the index and the dataset.
     """
-    from redoxfs.packed.archive_store import index_of
+    from redoxfs.dataset import default_cache_dir
 
     if is_storage_local:
         raise UsageError(
             f"{source.asked}: --storage local is for a packed dataset; every node has to reach all archives"
         )
     found = _indexed(source, root_fd, options)
-    return index_of(found, catalog_of_archives(found, options), seed=options.seed)
+    return index_with_samples(source.name, found, default_cache_dir(), options)
 
 
 def _indexed(source: PathStatus, root_fd: int, options: DatasetOptions) -> "ArchiveIndex":
@@ -274,31 +273,10 @@ def say_found(found: "ArchiveIndex", asked: str, took_s: float) -> None:
     say(f"archives: {counted(files, 'file')} in {counted(len(found.archives), 'archive')}, {how}")
 
 
-def catalog_of_archives(found: "ArchiveIndex", options: DatasetOptions) -> "Catalog":
-    """The samples in archives, with what was found about them in its verdict. Raises ClassesError."""
-    from redoxfs.dataset import ClassesError, build_catalog, show
-    from redoxfs.packed.archive_groups import apart, other_key, scattered, shares_stems
+def index_with_samples(source: str, found: "ArchiveIndex", cache_dir: Path, options: DatasetOptions) -> "Index":
+    """The index with the samples that ``options`` ask for. Raises ClassesError."""
+    from redoxfs.packed.archive_samples import Asked, load_or_find
+    from redoxfs.packed.archive_store import index_of
 
-    tree = found.grown.tree
-    groups = options.groups
-    said = list(found.said)
-    if groups is None and found.is_sharded and options.classes != "none" and shares_stems(tree):
-        groups = "stem"
-        said.append("files of one stem are one sample, as the archives are shards (--groups)")
-        if (name := other_key(tree)) is not None:
-            said.append(f"WebDataset's keys end at the first dot, and that of {show(name)} does not (--groups wds)")
-    catalog = build_catalog(tree, classes=options.classes or "auto", samples=options.samples, groups=groups)
-    if len(catalog.members) != len(catalog.class_of):
-        entry = apart(catalog, found.grown.shard)
-        if entry >= 0:
-            raise ClassesError(
-                f"--groups {groups}: the files of {show(tree.path(entry))} lie in two archives; "
-                "to keep the archives apart: --archives folders"
-            )
-        if count := scattered(catalog, found.grown.member):
-            said.append(
-                f"{counted(count, 'sample')} whose files do not follow each other in the archive; "
-                "webdataset makes several samples of each"
-            )
-    verdict = catalog.verdict
-    return replace(catalog, verdict=replace(verdict, saw=(*said, *verdict.saw)))
+    asked = Asked(options.classes or "auto", options.samples, options.groups)
+    return index_of(found, *load_or_find(source, found, cache_dir, asked), seed=options.seed)

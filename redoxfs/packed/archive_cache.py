@@ -56,6 +56,7 @@ class ArchiveIndex:
     ``is_sharded``  they are shards of one dataset, by their names
     ``said``        a line for each kind of thing that is left out or odd
     ``read``        how many archives were read, rather than known
+    ``at_ns``       the time of the index, which no other one of these archives has
     """
 
     archives: tuple[Archive, ...]
@@ -65,6 +66,7 @@ class ArchiveIndex:
     said: tuple[str, ...]
     checksum: str
     read: int
+    at_ns: int
 
     @property
     def versions(self) -> NDArray[np.int64]:
@@ -75,8 +77,9 @@ class ArchiveIndex:
         return found
 
 
-def _place(cache_dir: Path, source: str) -> Path:
-    return cache_dir / f"archives-{hashlib.sha256(os.fsencode(source)).hexdigest()[:32]}"
+def kept_at(cache_dir: Path, source: str, what: str = "archives") -> Path:
+    """The folder of what is kept of a source."""
+    return cache_dir / f"{what}-{hashlib.sha256(os.fsencode(source)).hexdigest()[:32]}"
 
 
 def keep(
@@ -84,7 +87,7 @@ def keep(
     source: str,
     archives: Sequence[Archive],
     volumes: Mapping[int, Sequence[Volume]],
-    indexed_at_ns: int,
+    at_ns: int,
     index: ArchiveIndex | None = None,
     *,
     asked: str = "",
@@ -104,7 +107,7 @@ def keep(
         manifest: dict[str, Any] = {
             "format": FORMAT_VERSION,
             "source": os.fsencode(source).hex(),
-            "indexed_at_ns": indexed_at_ns,
+            "indexed_at_ns": at_ns,
             "archives": [asdict(archive) for archive in archives],
             "volumes": [
                 (
@@ -140,7 +143,7 @@ def keep(
         return manifest | {"arrays": {name: array_files.save(folder, name, each) for name, each in arrays.items()}}
 
     try:
-        keep_folder(_place(cache_dir, source), write)
+        keep_folder(kept_at(cache_dir, source), write)
     except OSError as error:
         log.warning("cannot keep the index of %s in %s (%s); the next mount reads it again", source, cache_dir, error)
 
@@ -155,7 +158,7 @@ class Kept:
     @classmethod
     def load(cls, cache_dir: Path, source: str) -> Kept | None:
         """What is kept of a source, if anything can be used."""
-        place = _place(cache_dir, source)
+        place = kept_at(cache_dir, source)
         try:
             if not is_own_folder(os.lstat(place)):
                 return None
@@ -196,9 +199,8 @@ class Kept:
                 control_left_out=int(tree["control_left_out"]),
             )
             grown = Grown(made, **places, blocked=0, lost=0)
-            return ArchiveIndex(
-                archives, grown, tree["layout"], tree["is_sharded"], tuple(tree["said"]), tree["checksum"], 0
-            )
+            said, at_ns = tuple(tree["said"]), int(self.manifest["indexed_at_ns"])
+            return ArchiveIndex(archives, grown, tree["layout"], tree["is_sharded"], said, tree["checksum"], 0, at_ns)
         except Exception as error:  # as above
             log.debug("not reusing %s: %r", self.place, error)
             return None
@@ -228,7 +230,7 @@ class Kept:
     def _is_current(self, now: Archive, before: dict[str, Any]) -> bool:
         # A file that was written while the clock stood may change without another time.
         is_certain = now.e_tag is not None or now.mtime_ns < self.manifest["indexed_at_ns"] - RACY_NS
-        return before == asdict(now) and is_certain
+        return Archive(**before) == now and is_certain
 
     def _array(self, name: str) -> NDArray[Any]:
         return array_files.load(self.place, name, self.manifest["arrays"][name], in_memory=True)

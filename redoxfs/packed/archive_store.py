@@ -36,25 +36,33 @@ CHUNKS_OF_CLASS = 2
 """See `size_for_classes`."""
 
 
-def index_of(found: ArchiveIndex, catalog: Catalog, *, seed: int) -> Index:
+def index_of(found: ArchiveIndex, catalog: Catalog, cells: Cells, *, seed: int) -> Index:
     """The index of a packed dataset, for archives: without sums, and with versions."""
     count = len(catalog.tree)
-    positions = Positions(
-        found.grown.shard,
-        found.grown.data_at,
-        tuple(archive.path for archive in found.archives),
-        tuple(archive.bytes for archive in found.archives),
-    )
     return Index(
         catalog=catalog,
-        cells=runs(catalog, positions, CHUNK_SIZE),
-        positions=positions,
+        cells=cells,
+        positions=_positions(found),
         sums=np.zeros(0, np.uint64),
         block_at=np.zeros(count + 1, np.int64),
         seed=seed,
         asked={"layout": found.layout},
         checksum=found.checksum,
         versions=found.versions,
+    )
+
+
+def chunks_of(found: ArchiveIndex, catalog: Catalog) -> Cells:
+    """The chunks of the samples in archives."""
+    return runs(catalog, _positions(found), CHUNK_SIZE)
+
+
+def _positions(found: ArchiveIndex) -> Positions:
+    return Positions(
+        found.grown.shard,
+        found.grown.data_at,
+        tuple(archive.path for archive in found.archives),
+        tuple(archive.bytes for archive in found.archives),
     )
 
 

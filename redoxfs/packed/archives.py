@@ -103,7 +103,8 @@ def load_or_index(
         if unkept:
             keep(cache_dir, source, archives, volumes, began_ns, auto=before)
         raise
-    index = _grown(archives, [volume for at in range(len(archives)) for volume in volumes[at]], layout, missing)
+    listed = [volume for at in range(len(archives)) for volume in volumes[at]]
+    index = _grown(archives, listed, layout, len(missing), began_ns)
     if layout == "auto" and before not in (None, index.layout):
         raise UnusableArchiveError(
             f"{source}: with the archives of the last mount it was --archives {before}, and now it would be --archives "
@@ -251,7 +252,7 @@ def _without_files(volume: Volume) -> Volume:
 # The tree
 
 
-def _grown(archives: tuple[Archive, ...], volumes: list[Volume], layout: str, missing: Sequence[int]) -> ArchiveIndex:
+def _grown(archives: tuple[Archive, ...], volumes: list[Volume], layout: str, read: int, at_ns: int) -> ArchiveIndex:
     names = [archive.name for archive in archives]
     columns = np.array([(each.mode, each.uid, each.gid, each.mtime_ns) for each in archives], np.int64)
     owned = Owned(*columns.reshape(-1, 4).T)
@@ -283,7 +284,7 @@ def _grown(archives: tuple[Archive, ...], volumes: list[Volume], layout: str, mi
     said += _oddities(names, volumes, tree)
     is_sharded = any(each.is_sharded for each in sets) and not any(volume.inner for volume in volumes)
     checksum = _checksum(archives, volumes, chosen)
-    return ArchiveIndex(archives, tree, chosen, is_sharded, tuple(said), checksum, len(missing))
+    return ArchiveIndex(archives, tree, chosen, is_sharded, tuple(said), checksum, read, at_ns)
 
 
 def _checksum(archives: Sequence[Archive], volumes: Sequence[Volume], layout: str) -> str:

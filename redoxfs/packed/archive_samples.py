@@ -1,0 +1,140 @@
+"""The samples of archives and their chunks, kept between mounts beside the index.
+
+They follow from the index, from the options and from the rules of `redoxfs.dataset` and of this room, whose sources are
+part of the key. So an unchanged set is loaded, and anything else is made again. Like the index, it never fails a mount.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from redoxfs import __version__, dataset
+from redoxfs.chunks import Cells
+from redoxfs.dataset import Catalog, ClassesError, array_files, build_catalog, show
+from redoxfs.dataset.cache import MANIFEST, keep_folder
+from redoxfs.dataset.decision import NAMED
+from redoxfs.dataset.stored import CLASSES, catalog_of, described, in_range
+from redoxfs.linux.owned import is_own_folder
+from redoxfs.packed.archive_cache import ArchiveIndex, kept_at
+from redoxfs.packed.archive_groups import apart, other_key, scattered, shares_stems
+from redoxfs.packed.archive_store import chunks_of
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options that decide on samples, as for `build_catalog`."""
+
+    classes: str = "auto"
+    samples: tuple[str, ...] = ()
+    groups: str | None = None
+
+
+def load_or_find(source: str, found: ArchiveIndex, cache_dir: Path, asked: Asked) -> tuple[Catalog, Cells]:
+    """The samples in archives, with what was found about them in the verdict, and their chunks.
+
+    Args:
+        source: what the user gave, as for the index.
+
+    Raises:
+        ClassesError
+    """
+    # A table is a file of its own, which may change.
+    key = _key(found, asked) if asked.classes in NAMED else None
+    kept = None if key is None else _load(cache_dir, source, key, found)
+    if kept is not None:
+        return kept
+    catalog = catalog_of_archives(found, asked)
+    cells = chunks_of(found, catalog)
+    if key is not None:
+        _keep(cache_dir, source, key, catalog, cells)
+    return catalog, cells
+
+
+def catalog_of_archives(found: ArchiveIndex, asked: Asked) -> Catalog:
+    """The samples in archives. Raises ClassesError."""
+    tree, groups = found.grown.tree, asked.groups
+    said = list(found.said)
+    if groups is None and found.is_sharded and asked.classes != "none" and shares_stems(tree):
+        groups = "stem"
+        said.append("files of one stem are one sample, as the archives are shards (--groups)")
+        if (name := other_key(tree)) is not None:
+            said.append(f"WebDataset's keys end at the first dot, and that of {show(name)} does not (--groups wds)")
+    catalog = build_catalog(tree, classes=asked.classes, samples=asked.samples, groups=groups)
+    if len(catalog.members) != len(catalog.class_of):
+        entry = apart(catalog, found.grown.shard)
+        if entry >= 0:
+            raise ClassesError(
+                f"--groups {groups}: the files of {show(tree.path(entry))} lie in two archives; "
+                "to keep the archives apart: --archives folders"
+            )
+        if count := scattered(catalog, found.grown.member):
+            said.append(
+                f"{count:,} sample{'s' * (count > 1)} whose files do not follow each other in the archive; "
+                "webdataset makes several samples of each"
+            )
+    verdict = catalog.verdict
+    return replace(catalog, verdict=replace(verdict, saw=(*said, *verdict.saw)))
+
+
+def _key(found: ArchiveIndex, asked: Asked) -> str:
+    """A text that is another one for another index, other options or other rules."""
+    what = _rules(), found.at_ns, found.checksum, found.is_sharded, found.said, found.archives, asked
+    return xxhash.xxh3_128_hexdigest(repr(what).encode())
+
+
+def _rules() -> str:
+    digest = hashlib.blake2b(__version__.encode(), digest_size=16)
+    for folder in (*dataset.__path__, os.path.dirname(__file__)):
+        for path in sorted(Path(folder).glob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _keep(cache_dir: Path, source: str, key: str, catalog: Catalog, cells: Cells) -> None:
+    def write(folder: Path) -> dict[str, Any]:
+        arrays = {name: getattr(catalog, name) for name in CLASSES} | {"cells": cells.cells}
+        return {
+            "key": key,
+            **described(catalog, line=catalog.verdict.line),
+            "arrays": {name: array_files.save(folder, name, each) for name, each in arrays.items()},
+        }
+
+    try:
+        keep_folder(kept_at(cache_dir, source, "samples"), write)
+    except OSError as error:
+        log.warning(
+            "cannot keep the samples of %s in %s (%s); the next mount finds them again", source, cache_dir, error
+        )
+
+
+def _load(cache_dir: Path, source: str, key: str, found: ArchiveIndex) -> tuple[Catalog, Cells] | None:
+    place = kept_at(cache_dir, source, "samples")
+    try:
+        if not is_own_folder(os.lstat(place)):
+            return None
+        manifest = json.loads((place / MANIFEST).read_bytes())
+        if manifest["key"] != key:
+            return None
+        arrays = {
+            name: array_files.load(place, name, manifest["arrays"][name], in_memory=True)
+            for name in (*CLASSES, "cells")
+        }
+        catalog = catalog_of(found.grown.tree, manifest, arrays)
+        cells = arrays["cells"]
+        if not in_range(cells + 1, len(catalog.class_of) + 1):
+            return None
+        return catalog, Cells(cells, np.arange(len(cells) + 1, dtype=np.int32))
+    except Exception as error:  # a damaged manifest can raise anything, and must not fail the mount
+        log.debug("not reusing %s: %r", place, error)
+        return None
