@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from itertools import chain
 from pathlib import Path
@@ -13,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redoxfs.dataset import Catalog, ClassesError, build_catalog, read_tree
-from redoxfs.dataset.groups import TOGETHER, stem_bases
+from redoxfs.dataset.bases import BASES, bases_of, stem_bases
+from redoxfs.dataset.groups import TOGETHER
 from redoxfs.dataset.splits import is_split
 from redoxfs.dataset.stems import hash_text, stems_of
 from redoxfs.dataset.table import HEADERS, SPLIT_HEADERS
@@ -240,6 +242,37 @@ def test_a_stem_joins_the_shortest_stem_that_it_extends(names: list[str]) -> Non
         stem = stems[name] or name
         shorter = [other for other in known if stem == other or stem.startswith(other + ".")]
         assert base.decode() == min(shorter, key=len)
+
+
+parts_of_names = st.text("aB.-\xe4", min_size=1, max_size=4)
+# Some keys are alike over the length at which they are compared at once.
+names_of_files = st.tuples(st.sampled_from(["", "x" * 7, "x" * 8, "x" * 17]), parts_of_names).map("".join)
+
+
+@settings(max_examples=50)
+@given(st.sets(names_of_files.filter(lambda name: name.strip(".") != ""), max_size=12), st.sampled_from([*BASES]))
+def test_groups_are_those_of_a_plain_model(names: set[str], groups: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        make(Path(folder), "e/lone", *(f"{above}/{name}" for above in ("d", "e") for name in names))
+        found = catalog(Path(folder), "any", ("*",), groups)
+    tree = found.tree
+    files = np.flatnonzero(tree.kind_mask(stat.S_IFREG))
+    first_of, length = bases_of(tree, files, groups)
+    expected: dict[tuple[int, bytes], list[tuple[bytes, int]]] = {}
+    for directory in np.unique(tree.parent[files]).tolist():
+        own = files[tree.parent[files] == directory].tolist()
+        for entry, base in zip(own, BASES[groups]([tree.name(entry) for entry in own]), strict=True):
+            at = len([*chain(*expected.values())])
+            members = expected.setdefault((directory, base), [])
+            members.append((tree.name(entry)[len(base) :].lower(), entry))
+            assert (length[at], files[first_of[at]]) == (len(base), members[0][1])
+    whole = [
+        [entry for _, entry in sorted(members)]
+        for (_, base), members in expected.items()
+        if len({role for role, _ in members}) == len(members) and not base.startswith(b".")
+    ]
+    samples = np.split(found.members, found.member_at[1:-1]) if len(found.members) else []
+    assert sorted(sample.tolist() for sample in samples) == sorted(whole)
 
 
 def test_a_template_joins_across_directories(tmp_path: Path) -> None:

@@ -84,18 +84,21 @@ def _labels_by_path(tree: Tree, groups: Groups, label: NDArray[np.int64], names:
     code, texts = _numbered(code, wholes)
     if len(groups.members) == len(groups):
         return Labels(label, code, dict(enumerate(names)), texts, False)
-    # A sample of several files has the splits of all of them.
+    # A sample of several files has the splits of all of them, which are mostly the same.
+    starts = groups.member_at[:-1]
+    split = code[starts]
+    mixed = np.flatnonzero(np.maximum.reduceat(code, starts) != np.minimum.reduceat(code, starts))
     ids: dict[tuple[int, ...], int] = {}
-    split = np.fromiter(
-        (
-            ids.setdefault(tuple(dict.fromkeys(code[start:stop].tolist())), len(ids))
-            for start, stop in zip(groups.member_at[:-1].tolist(), groups.member_at[1:].tolist(), strict=True)
-        ),
-        np.int64,
-        len(groups),
-    )
+    for sample, start, stop in zip(
+        mixed.tolist(), starts[mixed].tolist(), groups.member_at[mixed + 1].tolist(), strict=True
+    ):
+        several = tuple(dict.fromkeys(code[start:stop].tolist()))
+        split[sample] = len(texts) + ids.setdefault(several, len(ids))
     joined = ["+".join(dict.fromkeys(filter(None, (texts[at] for at in several)))) for several in ids]
-    return Labels(label, split, dict(enumerate(names)), joined, False)
+    # Some were of files of mixed samples alone.
+    used, split = np.unique(split, return_inverse=True)
+    names_of_splits = [*texts, *joined]
+    return Labels(label, split, dict(enumerate(names)), [names_of_splits[at] for at in used.tolist()], False)
 
 
 def _numbered(code: NDArray[np.int64], texts: list[str]) -> tuple[NDArray[np.int64], list[str]]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from redoxfs.arrays import distinct
+from redoxfs.dataset.bases import BASES, bases_of
 from redoxfs.dataset.errors import ClassesError, show
 from redoxfs.dataset.samples import hidden
 from redoxfs.dataset.tree import Tree
@@ -31,6 +31,8 @@ TOGETHER = (
 """A line about every mount with groups: the binding of a sample's files ends when they are closed and opened again."""
 
 KEY = "{key}"
+ROLE_WORD_BYTES = 8
+"""Compared at once. Most suffixes have no more."""
 # A bound sample keeps one bit of a 64-bit word for each of its files.
 MEMBERS_MAX = 64
 
@@ -93,86 +95,101 @@ def make_groups(tree: Tree, mask: NDArray[np.bool_], groups: str | None, *, name
         entries = np.flatnonzero(mask).astype(np.int32)
         kinds: list[Kind] = [(extension,) for extension in tree.extensions]
         return Groups(np.arange(len(entries) + 1, dtype=np.int64), entries, tree.extension[entries], kinds)
-    if groups in _BASES:
+    if groups in BASES:
         return _by_base(tree, mask, groups)
     return _by_template(tree, mask, groups, named=named)
 
 
 def check_groups(groups: str | None) -> None:
     """Raises ClassesError if a template is malformed, whatever the tree is."""
-    if groups is not None and groups not in _BASES:
+    if groups is not None and groups not in BASES:
         _patterns(groups)
 
 
-def stem_bases(names: list[bytes]) -> list[bytes]:
-    """The stem of the group of each file of one directory.
-
-    A stem is a name without its last suffix. A stem that extends another stem of the directory at a dot joins the
-    shortest such stem.
-    """
-    stems = [name[:dot] if (dot := name.rfind(b".")) > 0 else name for name in names]
-    known = set(stems)
-    bases = []
-    for stem in stems:
-        dot = stem.find(b".", 1)
-        while dot >= 0 and stem[:dot] not in known:
-            dot = stem.find(b".", dot + 1)
-        bases.append(stem if dot < 0 else stem[:dot])
-    return bases
-
-
-def webdataset_bases(names: list[bytes]) -> list[bytes]:
-    """The key that WebDataset gives each file: its name up to the first dot."""
-    return [name[:dot] if (dot := name.find(b".", 1)) > 0 else name for name in names]
-
-
-_BASES = {"stem": stem_bases, "wds": webdataset_bases}
-
-
 def _by_base(tree: Tree, mask: NDArray[np.bool_], groups: str) -> Groups:
-    bases_of = _BASES[groups]
-    growing = _Growing()
-    linked = two_alike = 0
-    shown = ~hidden(tree)
-    is_file, is_link = tree.kind_mask(stat.S_IFREG), tree.kind_mask(stat.S_IFLNK)
-    holds_samples = distinct(tree.parent[np.flatnonzero(mask)])
-    for directory in holds_samples.tolist():
-        children = tree.children_of(directory)
-        span = slice(children.start, children.stop)
-        taken = np.flatnonzero((is_file[span] | is_link[span]) & shown[span]) + children.start
-        entries = taken.tolist()
-        every = tree.names_of(children)
-        names = [every[entry - children.start] for entry in entries]
-        sampled = set((np.flatnonzero(mask[span]) + children.start).tolist())
-        linked_here = set((np.flatnonzero(is_link[span]) + children.start).tolist())
-        found: dict[bytes, list[tuple[bytes, int]]] = {}
-        for base, name, entry in zip(bases_of(names), names, entries, strict=True):
-            found.setdefault(base, []).append((name[len(base) :].lower(), entry))
-        for group in found.values():
-            members = [entry for _, entry in group]
-            if not any(map(sampled.__contains__, members)):
-                continue
-            if not linked_here.isdisjoint(members):
-                linked += 1
-                continue
-            group.sort()
-            roles = tuple(role for role, _ in group)
-            if len(set(roles)) < len(roles):
-                # 0001.jpg beside 0001.JPG: their roles cannot be told apart.
-                two_alike += 1
-                continue
-            if len(members) > MEMBERS_MAX:
-                raise ClassesError(
-                    f"--groups {groups}: {len(members)} files belong to {show(tree.path(members[0]))}, more than"
-                    f" {MEMBERS_MAX}; these are not the files of one sample, leave --groups out"
-                )
-            growing.add(roles, [entry for _, entry in group])
+    holds_samples = np.zeros(len(tree), np.bool_)
+    holds_samples[tree.parent[mask]] = True
+    is_link = tree.kind_mask(stat.S_IFLNK)
+    taken = (tree.kind_mask(stat.S_IFREG) | is_link) & holds_samples[tree.parent] & ~hidden(tree)
+    entries = np.flatnonzero(taken)
+    first_of, base_bytes = bases_of(tree, entries, groups)
+    role, roles = _roles(tree, entries, base_bytes)
+    # In the order of the first files of the groups, and in role order.
+    order = np.lexsort((role, first_of))
+    entries, role, first_of = entries[order], role[order], first_of[order]
+    starts = np.flatnonzero(np.diff(first_of, prepend=-1))
+    if not len(starts):
+        return Groups(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int32), [])
+    lengths = np.diff(starts, append=len(entries))
+    of_group = np.repeat(np.arange(len(starts)), lengths)
+    is_sample = np.logical_or.reduceat(mask[entries], starts)
+    is_linked = is_sample & np.logical_or.reduceat(is_link[entries], starts)
+    # 0001.jpg beside 0001.JPG: their roles cannot be told apart.
+    alike = np.flatnonzero((np.diff(role) == 0) & (np.diff(of_group) == 0))
+    are_alike = np.zeros(len(starts), np.bool_)
+    are_alike[of_group[alike]] = True
+    are_alike &= is_sample & ~is_linked
+    whole = is_sample & ~is_linked & ~are_alike
+    many = np.flatnonzero(whole & (lengths > MEMBERS_MAX))
+    if len(many):
+        first = int(entries[starts[many[0]] : starts[many[0]] + lengths[many[0]]].min())
+        raise ClassesError(
+            f"--groups {groups}: {lengths[many[0]]} files belong to {show(tree.path(first))}, more than"
+            f" {MEMBERS_MAX}; these are not the files of one sample, leave --groups out"
+        )
     saw = []
-    if linked:
+    if linked := int(np.count_nonzero(is_linked)):
         saw.append(f"not redirected: {linked:,} groups with a symlink among their files")
-    if two_alike:
+    if two_alike := int(np.count_nonzero(are_alike)):
         saw.append(f"not redirected: {two_alike:,} groups with two files of one suffix")
-    return growing.finish(tuple(saw))
+    kept = whole[of_group]
+    kind, kinds = _kinds(role[kept], lengths[whole], roles)
+    return Groups(_offsets(lengths[whole]), entries[kept].astype(np.int32), kind, kinds, tuple(saw))
+
+
+def _roles(
+    tree: Tree, entries: NDArray[np.int64], base_bytes: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], list[bytes]]:
+    """The number of each file's role, what its name has behind its base in lower case, and the roles in order."""
+    start, end = tree.name_at[entries] + base_bytes, tree.name_at[entries + 1]
+    role = np.zeros(len(entries), np.int64)
+    padded = np.append(tree.names, np.zeros(ROLE_WORD_BYTES, np.uint8))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, ROLE_WORD_BYTES)
+    for at in range(0, int((end - start).max(initial=0)), ROLE_WORD_BYTES):
+        left = np.flatnonzero(end - start > at)
+        text = windows[start[left] + at]
+        text[np.arange(ROLE_WORD_BYTES) >= (end - start - at)[left][:, None]] = 0
+        text[(text >= ord("A")) & (text <= ord("Z"))] += 32
+        word = np.zeros(len(entries), np.uint64)
+        # Such numbers sort as the texts do.
+        word[left] = text.view(">u8").ravel()
+        words, number = np.unique(word, return_inverse=True)
+        role = np.unique(role * len(words) + number, return_inverse=True)[1]
+    _, one_of = np.unique(role, return_index=True)
+    spans = zip(start[one_of].tolist(), end[one_of].tolist(), strict=True)
+    return role, [tree.names[begin:stop].tobytes().lower() for begin, stop in spans]
+
+
+def _kinds(
+    role: NDArray[np.int64], lengths: NDArray[np.int64], roles: list[bytes]
+) -> tuple[NDArray[np.int32], list[Kind]]:
+    """The kind of each group of one or more files, and the kinds. ``role``: of the files of all groups, in order."""
+    at = _offsets(lengths)[:-1]
+    kind = np.zeros(len(lengths), np.int64)
+    for place in range(int(lengths.max(initial=0))):
+        left = lengths > place
+        next_role = np.zeros(len(lengths), np.int64)
+        next_role[left] = role[at[left] + place] + 1
+        kind = np.unique(kind * (len(roles) + 1) + next_role, return_inverse=True)[1]
+    _, one_of = np.unique(kind, return_index=True)
+    spans = zip(at[one_of].tolist(), (at + lengths)[one_of].tolist(), strict=True)
+    return kind.astype(np.int32), [tuple(roles[each] for each in role[begin:end].tolist()) for begin, end in spans]
+
+
+def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
 
 
 def _patterns(template: str) -> list[tuple[bytes, bytes]]:

@@ -1,36 +1,26 @@
 """Samples of several files in archives: whether there are any, and how their files lie."""
 
 import stat
-from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from redoxfs.dataset import Catalog, Tree
-from redoxfs.dataset.groups import stem_bases, webdataset_bases
+from redoxfs.dataset.bases import bases_of
 
 
 def shares_stems(tree: Tree) -> bool:
     """Whether two files of a directory belong to one sample by their stems."""
-    return any(len(set(stem_bases(names))) < len(names) for names in _names(tree))
+    first_of, _ = bases_of(tree, np.flatnonzero(tree.kind_mask(stat.S_IFREG)), "stem")
+    return bool((first_of != np.arange(len(first_of))).any())
 
 
 def other_key(tree: Tree) -> bytes | None:
     """The name of a file that WebDataset gives another key than its stem; None if there is none."""
-    for names in _names(tree):
-        for name, stem, key in zip(names, stem_bases(names), webdataset_bases(names), strict=True):
-            if stem != key:
-                return name
-    return None
-
-
-def _names(tree: Tree) -> Iterator[list[bytes]]:
-    """The names of the files of each directory."""
-    is_file = tree.kind_mask(stat.S_IFREG)
-    for directory in np.flatnonzero(tree.kind_mask(stat.S_IFDIR)).tolist():
-        children = tree.children_of(directory)
-        taken = is_file[children.start : children.stop].tolist()
-        yield [name for name, one in zip(tree.names_of(children), taken, strict=True) if one]
+    files = np.flatnonzero(tree.kind_mask(stat.S_IFREG))
+    (_, stems), (_, keys) = (bases_of(tree, files, groups) for groups in ("stem", "wds"))
+    others = np.flatnonzero(stems != keys)
+    return tree.name(int(files[others[0]])) if len(others) else None
 
 
 def apart(catalog: Catalog, shard: NDArray[np.int32]) -> int:
