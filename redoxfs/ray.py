@@ -39,6 +39,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from redoxfs.cli.arguments import parse, rendered
 from redoxfs.cli.options.building import flat
+from redoxfs.dataset.decision import is_table
 from redoxfs.launch.addresses import joined, split_address
 from redoxfs.launch.defaults import DEFAULT_PORT, MOST_NODES
 from redoxfs.launch.errors import UNEXPECTED, ReportedError, UsageError
@@ -263,7 +264,7 @@ def _check_paths(options: MountOptions) -> None:
     if options.keeper:
         raise UsageError(f"--keeper: {_OURS['keeper']}")
     paths = {name: given[name] for name in _PATHS}
-    if given["classes"] not in (None, "auto", "dir", "any", "sampler", "none"):
+    if given["classes"] is not None and is_table(given["classes"]):
         paths["classes"] = given["classes"]
     for name, path in paths.items():
         if path is not None and not os.path.isabs(path):

@@ -13,20 +13,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from packs import SPEED
+from packs import SPEED, opened
 from tars import LONG_AGO_S, files_of, indexed, member, paths_of, tar_of, two_archives, write_tar
 
 from redoxfs.chunks import Cells, FileBytes
-from redoxfs.dataset import Catalog, build_catalog
+from redoxfs.dataset import Catalog, ClassesError, build_catalog
+from redoxfs.dataset.groups import TOGETHER
 from redoxfs.launch.archives import check_hidden, expanded, with_archives
 from redoxfs.launch.errors import SourceUnusableError, UsageError
 from redoxfs.launch.path_status import ArchiveFiles, path_status
 from redoxfs.packed import DamagedDatasetError
-from redoxfs.packed.archive_files import UnusableArchiveError
+from redoxfs.packed.archive_files import OnDisk, UnusableArchiveError
 from redoxfs.packed.archive_groups import apart, other_key, scattered, shares_stems
 from redoxfs.packed.archive_samples import Asked, load_or_find
 from redoxfs.packed.archive_sets import sets_of
 from redoxfs.packed.archive_store import ArchiveStore, chunks_of, index_of, runs, size_for_classes
+from redoxfs.packed.archives import load_or_index
 from redoxfs.testing import CHUNK_SIZE, GROUPS, StoreTests, Subject
 
 # The tree
@@ -331,6 +333,86 @@ def test_samples_of_unchanged_archives_are_loaded(tmp_path: Path) -> None:
         kept.write_bytes(kept.read_bytes()[:-1])
         assert np.array_equal(found()[1].cells, found()[1].cells)
         assert (is_loaded(), len(found()[0].class_of)) == (True, 140)
+
+
+# Labels in members
+
+
+def labelled(folder: Path, labels: dict[str, bytes], **more: bytes) -> None:
+    """Two shards of KEY.jpg and KEY.cls; the label of a key is the same in both."""
+    for shard in range(2):
+        files = {
+            f"{shard}{key}{suffix}": data
+            for key, label in labels.items()
+            for suffix, data in ((".jpg", key.encode() * 3000), (".cls", label))
+        }
+        tar_of(folder / f"s-{shard}.tar", files | {f"{shard}{name}": data for name, data in more.items()})
+
+
+def samples_in(folder: Path, classes: str = "member:cls", **options: object) -> Catalog:
+    """Their index and samples, as a mount makes them."""
+    with opened(folder) as fd:
+        files = OnDisk(fd, [(name, name) for name in ("s-0.tar", "s-1.tar")])
+        found = load_or_index(str(folder), files, folder / "cache")
+        return load_or_find(str(folder), found, folder / "cache", Asked(classes, **options), files)[0]  # type: ignore[arg-type]
+
+
+def test_the_class_of_a_sample_is_the_content_of_its_member(tmp_path: Path) -> None:
+    labels = {"a": b"7", "b": b"10\n", "c": b" 7 ", "d": "käse".encode(), "e": b"7"}
+    labelled(tmp_path, labels)
+    for _ in range(2):
+        catalog = samples_in(tmp_path)
+        found = {
+            catalog.tree.path(int(catalog.members[at]))[1:2].decode(): catalog.class_names[label]
+            for at, label in zip(catalog.member_at[:-1].tolist(), catalog.class_of.tolist(), strict=True)
+        }
+        assert found == {key: label.decode().strip() for key, label in labels.items()}
+        assert catalog.verdict.line == "redirecting within 3 classes, by --classes member:cls"
+        assert TOGETHER not in catalog.verdict.saw
+    # An archive that has changed has other labels.
+    labelled(tmp_path, {**labels, "a": b"8"})
+    os.utime(tmp_path / "s-0.tar", (LONG_AGO_S + 1, LONG_AGO_S + 1))
+    assert samples_in(tmp_path).class_names == ["10", "7", "8", "käse"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "more", "line"),
+    [
+        ({"a": b"1", "b": b" "}, {}, "0b.cls is empty"),
+        ({"a": b"1", "b": b"\xff"}, {}, "0b.cls is not a text in one line"),
+        ({"a": b"1", "b": b"one\ntwo"}, {}, "0b.cls is not a text in one line"),
+        ({"a": b"1", "b": b"1" * 257}, {}, "0b.cls is longer than 256 bytes"),
+        ({"a": b"1", "b": b"1"}, {"c.jpg": b"x"}, "2 of 6 samples have no file with this suffix, such as 0c.jpg"),
+    ],
+)
+def test_labels_that_are_none_are_refused_by_their_name(
+    labels: dict[str, bytes], more: dict[str, bytes], line: str, tmp_path: Path
+) -> None:
+    labelled(tmp_path, labels, **more)
+    with pytest.raises(ClassesError, match=line):
+        samples_in(tmp_path)
+    if more:
+        assert len(samples_in(tmp_path, samples=("*[ab].jpg",)).class_of) == 4
+
+
+def test_labels_are_read_wherever_they_lie(tmp_path: Path) -> None:
+    """Side by side, far apart, as links, and the last bytes of an archive."""
+    labels = [member(f"{at}.cls", b"%d" % (at % 3)) for at in range(300)]
+    images = [member(f"{at}.jpg", b"x" * (at * at * 7)) for at in range(300)]
+    random.Random(0).shuffle(images)
+    far = [member("300.cls", b"1"), member("filler", b"\0" * 200_000), member("301.cls", b"2")]
+    linked = [
+        member("302.cls", type=tarfile.LNKTYPE, linkname="1.cls"),
+        *(member(f"{at}.jpg") for at in (300, 301, 302)),
+    ]
+    write_tar(tmp_path / "s-0.tar", [*labels[:200], *images, *labels[200:], *far, *linked])
+    write_tar(tmp_path / "s-1.tar", [member("400.jpg", b"x"), member("400.cls", b"2" * 256)])
+    catalog = samples_in(tmp_path)
+    tree = catalog.tree
+    for at, label in zip(catalog.member_at[:-1].tolist(), catalog.class_of.tolist(), strict=True):
+        number = int(tree.path(int(catalog.members[at])).partition(b".")[0])
+        expected = {300: "1", 301: "2", 302: "1", 400: "2" * 256}.get(number, str(number % 3))
+        assert catalog.class_names[label] == expected
 
 
 # Archives that nobody should trust

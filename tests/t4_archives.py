@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from images import image, path_in, read_each
+from images import image, path_in, pixels_in, read_each
 from machine import Machine
 from object_server import REFUSED, Server, serving
 from patience import until
@@ -142,6 +142,69 @@ def test_reads_of_an_archive_that_is_replaced_on_a_server_fail_by_its_name(
     with pytest.raises(OSError):
         read_each([*machine.mnt.glob("n*/*")])
     assert "all.tar: the object has changed since the mount" in machine.log()
+
+
+LABELS = ("cat", "dog", "10")
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of KEY.cls and KEY.png, whose first pixel has the number of the label."""
+    folder = tmp_path_factory.mktemp("labelled")
+    for shard in range(SHARDS):
+        files: dict[str, bytes] = {}
+        for number in range(KEYS):
+            key, label = f"{shard:03}{number:04}", random.Random(100 * shard + number).randrange(len(LABELS))
+            files |= {f"{key}.cls": f"{LABELS[label]}\n".encode(), f"{key}.png": image(key, label, number, 4_000)}
+        tar_of(folder / f"train-{shard:06}.tar", files)
+    return folder
+
+
+def read_classes_twice(machine: Machine) -> None:
+    """Two epochs of a script that reads all labels first, and then each class by itself."""
+    labels = {path: path.read_text().strip() for path in machine.mnt.glob("*.cls")}
+    assert set(labels.values()) == set(LABELS)
+    for _ in range(2):
+        found: Counter[str] = Counter()
+        for number, label in enumerate(LABELS):
+            own = [path.with_suffix(".png") for path, its_label in labels.items() if its_label == label]
+            with ThreadPoolExecutor(4) as threads:
+                for data in threads.map(Path.read_bytes, own):
+                    assert pixels_in(data)[0] == number
+                    found[path_in(data)] += 1
+        assert (len(found), set(found.values())) == (SHARDS * KEYS, {1})
+    assert machine.stats()["redirected"] > SHARDS * KEYS
+    assert machine.stats()["classes"] == len(LABELS)
+
+
+def test_a_script_that_reads_labels_first_gets_images_of_them(machine: Machine, labelled: Path) -> None:
+    mount = ("mount", "--classes", "member:cls", labelled, machine.mnt, *MEMORY)
+    said = machine.ok(*mount).stderr
+    assert "redirecting within 3 classes, by --classes member:cls" in said
+    read_classes_twice(machine)
+    machine.ok("umount", machine.mnt)
+    assert "redirecting within 3 classes" in machine.ok(*mount).stderr
+    read_classes_twice(machine)
+    machine.ok("umount", machine.mnt)
+    done = machine.run("mount", "--classes", "member:txt", labelled, machine.mnt)
+    assert (done.returncode, "60 of 60 samples have no file with this suffix" in done.stderr) == (6, True)
+
+
+def test_labels_in_archives_on_a_web_server_are_read_once(machine: Machine, labelled: Path) -> None:
+    with serving(labelled) as server:
+        source = f"{server.url}/train-{{000000..{SHARDS - 1:06}}}.tar"
+        mount = ("mount", "--classes", "member:cls", source, machine.mnt, *MEMORY)
+        machine.ok(*mount)
+        read_classes_twice(machine)
+        machine.ok("umount", machine.mnt)
+        server.traffic.requests.clear()
+        machine.ok(*mount)
+        assert server.traffic.requests == {"HEAD": SHARDS}
+        machine.ok("umount", machine.mnt)
+        done = machine.run("mount", "--classes", "member:png", source, machine.mnt)
+        assert (done.returncode, "000000.png is longer than 256 bytes" in done.stderr) == (6, True), done.stderr
+        done = machine.run("mount", "--classes", "member:txt", source, machine.mnt)
+        assert (done.returncode, "60 of 60 samples have no file with this suffix" in done.stderr) == (6, True)
 
 
 def test_an_address_of_archives_that_cannot_be_mounted_is_one_line(machine: Machine, web: Server) -> None:

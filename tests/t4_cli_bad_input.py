@@ -206,6 +206,8 @@ def test_a_mistake_in_an_option_is_found_before_the_scan(
     (tmp_path / "script.py").write_text("import torch")
     for code, *words in (
         (6, "--classes", "dri"),
+        (6, "--classes", "member:cls"),
+        (6, "--classes", "member:"),
         (6, "--classes", str(tmp_path / "none.csv")),
         (6, "--classes", str(tmp_path / "script.py")),
         (6, "--groups", "{"),

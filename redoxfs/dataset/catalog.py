@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from redoxfs.dataset.tree import Tree
 
-Mode = Literal["dir", "any", "sampler", "none", "csv"]
+Mode = Literal["dir", "any", "sampler", "none", "csv", "member"]
 
 # The end of a verdict's line about a directory. A packed dataset, whose classes are fixed, leaves it out.
 TURN_OFF = "; --classes none turns this off"

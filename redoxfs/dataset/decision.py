@@ -9,24 +9,36 @@ from redoxfs.dataset.beside import Beside
 from redoxfs.dataset.catalog import TURN_OFF, Catalog, Finding, Mode, Verdict
 from redoxfs.dataset.classes import Classes, label_by_directory, label_by_table, make_classes, refuse_two_labels
 from redoxfs.dataset.classes_dir import apply_classes_dir
-from redoxfs.dataset.errors import show
+from redoxfs.dataset.errors import ClassesError, show
 from redoxfs.dataset.evidence import judge
 from redoxfs.dataset.groups import TOGETHER, Groups, check_groups, make_groups
+from redoxfs.dataset.members import LABELLED, MEMBER, Contents, read_labels, role_of
 from redoxfs.dataset.samples import sample_mask
 from redoxfs.dataset.script_splits import script_splits
 from redoxfs.dataset.tree import CONTROL_NAME, Tree
 
 NAMED = ("auto", "dir", "any", "sampler", "none")
-"""All else is the path of a table."""
+"""All else is the path of a table, or names a member (`redoxfs.dataset.members`)."""
+
+
+def is_table(classes: str) -> bool:
+    """Whether a value of --classes is the path of a table."""
+    return classes not in NAMED and not classes.startswith(MEMBER)
+
 
 # Class trees named in the verdict's line before "and N more". It has to stay one line.
 TREES_SHOWN = 4
 
 
-def check_options(classes: str, groups: str | None) -> None:
-    """Find what is wrong with options of `build_catalog` before there is a tree. Raises ClassesError."""
+def check_options(classes: str, groups: str | None, *, reads_members: bool = False) -> None:
+    """Find what is wrong with options of `build_catalog` before there is a tree. Raises ClassesError.
+
+    ``reads_members``: it will have the contents of files.
+    """
     check_groups(groups)
-    if classes not in NAMED:
+    if role_of(classes) is not None and not reads_members:
+        raise ClassesError(_members_elsewhere(classes))
+    if is_table(classes):
         from redoxfs.dataset.table import check_table
 
         check_table(classes)
@@ -40,13 +52,14 @@ def build_catalog(
     groups: str | None = None,
     root_fd: int | None = None,
     beside: Beside | None = None,
+    contents: Contents | None = None,
 ) -> Catalog:
     """Decide which files of `tree` are redirected, and within which classes.
 
-    `classes` is auto, dir, any, sampler, none or the path of a csv. `samples` are globs that replace the list of data
-    extensions. `groups` is None, "stem" or a template. `root_fd`, open on the directory, and `beside` are evidence for
-    auto, which redirects less without them. Raises ClassesError if the options contradict the tree or each other. If
-    nothing can be redirected, that is no error, and the verdict gives the reason.
+    `classes` is auto, dir, any, sampler, none, member:SUFFIX, or the path of a csv. `samples` are globs replacing the
+    list of data extensions. `groups` is None, "stem" or a template. `root_fd`, open on the directory, and `beside` are
+    evidence for auto, which redirects less without them. `contents` reads members. Raises ClassesError if the options
+    contradict the tree or each other. If nothing can be redirected, that is no error, and the verdict gives the reason.
     """
     check_groups(groups)
     mask = sample_mask(tree, samples)
@@ -67,6 +80,8 @@ def build_catalog(
     mode: Mode = "dir" if classes in ("auto", "dir") else "csv"
     if classes in ("any", "sampler"):
         mode = "any" if classes == "any" else "sampler"
+    if role_of(classes) is not None:
+        mode = "member"
     nothing = _no_samples(mode, samples, groups)
     columns: tuple[frozenset[str], ...] = ()
     if mode == "csv":
@@ -98,6 +113,10 @@ def build_catalog(
                 nothing = f"not redirecting: {by_dir.left_out}"
         if mode == "dir":
             labels = label_by_directory(tree, found)
+        elif mode == "member":
+            if contents is None:
+                raise ClassesError(_members_elsewhere(classes))
+            labels = label_by_table(tree, found, *read_labels(tree, found, classes, contents))
         else:
             labels = label_by_table(tree, found, np.zeros(len(found), np.int64), [""])
     saw += found.saw
@@ -109,9 +128,15 @@ def build_catalog(
     if mode != "sampler":
         names = [*labels.split_names, *labels.names.values()]
         saw += filter(None, [script_splits(tree, names, columns, beside)])
-        saw += [TOGETHER] if groups is not None else []
+        # A label is right, whenever it is read.
+        has_more = mode != "member" or max(map(len, found.kinds)) > LABELLED
+        saw += [TOGETHER] if groups is not None and has_more else []
     verdict = Verdict(classes, mode, _line(classes, mode, made, len(found)), tuple(saw), splits)
     return _number(tree, found, made, verdict, sample_files)
+
+
+def _members_elsewhere(classes: str) -> str:
+    return f"--classes {classes} is for tar archives; the labels of other files belong into a table, FILE.csv"
 
 
 def _lies_in(tree: Tree, found: Groups, directories: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -150,6 +175,8 @@ def _line(asked: str, mode: Mode, made: Classes, samples: int) -> str:
     if mode == "sampler":
         return f"not redirecting: a sampler draws from {samples:,} samples{where}, by --classes sampler"
     what = f"{count:,} class{'' if count == 1 else 'es'}"
+    if mode == "member":
+        return f"redirecting within {what}{where}, by --classes {asked}"
     return f"redirecting within {what}{where} of the table {asked}"
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from redoxfs.dataset import ClassesError
 from redoxfs.launch.archives import expanded, index_with_samples, indexed, names_archives, say_found
 from redoxfs.launch.errors import SourceUnusableError
 from redoxfs.launch.objects import Objects, in_child, index_cache, objects_of, told_of
@@ -19,6 +20,8 @@ from redoxfs.objects import Address
 
 if TYPE_CHECKING:
     from redoxfs.packed import Index
+    from redoxfs.packed.archive_cache import ArchiveIndex
+    from redoxfs.packed.archive_files import ArchiveSource
 
 
 def are_archives(address: Address, options: DatasetOptions) -> bool:
@@ -59,9 +62,25 @@ def open_archive_objects(
         found = None if kept is None else kept.index(archives, layout, salvages=options.salvage, is_new=True)
         if found is None:
             raise SourceUnusableError(f"{address}: its index could not be kept in {cache}")
+        if told["wrong"]:
+            raise ClassesError(told["wrong"])
         found = replace(found, read=told["read"])
         say_found(found, address.url, time.monotonic() - begin)
         return objects_of(folder, told), index_with_samples(address.url, found, cache, options)
+
+
+def _kept_labels(
+    address: Address, found: "ArchiveIndex", cache: Path, options: DatasetOptions, files: "ArchiveSource"
+) -> str:
+    """In a child: keep the samples, if that takes the contents of members. Returns what is wrong with these, or ""."""
+    from redoxfs.dataset.members import role_of
+
+    try:
+        if role_of(options.classes or "auto") is not None:
+            index_with_samples(address.url, found, cache, options, files)
+    except ClassesError as error:
+        return str(error)
+    return ""
 
 
 def split(address: Address) -> tuple[Address, list[str]]:
@@ -102,10 +121,13 @@ def _told(
         versions = versions_of(client, names)
         measured = measure(client, names, versions) if measures else None
         speed = measured or UNKNOWN_SPEED if given is None else StorageSpeed(1 / given[0], given[1])
-        found = indexed(address.url, InStore(client, names, versions, speed), cache, options)
+        files = InStore(client, names, versions, speed)
+        found = indexed(address.url, files, cache, options)
+        wrong = _kept_labels(address, found, cache, options, files)
     except UnusableArchiveError as error:
         raise SourceUnusableError(str(error)) from None
     return {
+        "wrong": wrong,
         "archives": [asdict(archive) for archive in found.archives],
         "read": found.read,
         **told_of(versions, measured),

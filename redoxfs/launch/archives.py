@@ -214,32 +214,25 @@ def open_archives(source: PathStatus, root_fd: int, options: DatasetOptions, *, 
         UsageError, SourceUnusableError, and the errors of the index and the dataset.
     """
     from redoxfs.dataset import default_cache_dir
+    from redoxfs.packed.archive_files import OnDisk, UnusableArchiveError
 
     if is_storage_local:
         raise UsageError(
             f"{source.asked}: --storage local is for a packed dataset; every node has to reach all archives"
         )
-    found = _indexed(source, root_fd, options)
-    return index_with_samples(source.name, found, default_cache_dir(), options)
-
-
-def _indexed(source: PathStatus, root_fd: int, options: DatasetOptions) -> "ArchiveIndex":
-    from redoxfs.dataset import default_cache_dir
-    from redoxfs.packed.archive_files import OnDisk, UnusableArchiveError
-
     assert source.archives is not None
     begin = time.monotonic()
     files = OnDisk(root_fd, tuple(zip(source.archives.paths, source.archives.names, strict=True)))
     try:
         found = indexed(source.name, files, default_cache_dir(), options)
+        say_found(found, source.asked, time.monotonic() - begin)
+        if source.archives.beside:
+            say(f"archives: ignored beside them: {source.archives.beside} (--archives none serves all as files)")
+        return index_with_samples(source.name, found, default_cache_dir(), options, files)
     except UnusableArchiveError as error:
         raise SourceUnusableError(str(error)) from None
     except OSError as failure:
         raise SourceUnusableError(f"{failure.filename or source.asked}: {failure.strerror}") from None
-    say_found(found, source.asked, time.monotonic() - begin)
-    if source.archives.beside:
-        say(f"archives: ignored beside them: {source.archives.beside} (--archives none serves all as files)")
-    return found
 
 
 def indexed(source: str, files: "ArchiveSource", cache_dir: Path, options: DatasetOptions) -> "ArchiveIndex":
@@ -273,10 +266,16 @@ def say_found(found: "ArchiveIndex", asked: str, took_s: float) -> None:
     say(f"archives: {counted(files, 'file')} in {counted(len(found.archives), 'archive')}, {how}")
 
 
-def index_with_samples(source: str, found: "ArchiveIndex", cache_dir: Path, options: DatasetOptions) -> "Index":
-    """The index with the samples that ``options`` ask for. Raises ClassesError."""
+def index_with_samples(
+    source: str,
+    found: "ArchiveIndex",
+    cache_dir: Path,
+    options: DatasetOptions,
+    files: "ArchiveSource | None" = None,
+) -> "Index":
+    """The index with the samples that ``options`` ask for. Raises as `load_or_find`."""
     from redoxfs.packed.archive_samples import Asked, load_or_find
     from redoxfs.packed.archive_store import index_of
 
     asked = Asked(options.classes or "auto", options.samples, options.groups)
-    return index_of(found, *load_or_find(source, found, cache_dir, asked), seed=options.seed)
+    return index_of(found, *load_or_find(source, found, cache_dir, asked, files), seed=options.seed)

@@ -147,7 +147,9 @@ def _other(what: str) -> UsageError:
 
 
 def _is_asked(classes: str, asked: dict[str, Any]) -> bool:
-    if asked["classes"] != _TABLE or classes in ("auto", "dir", "any", "sampler", "none"):
+    from redoxfs.dataset.decision import is_table
+
+    if asked["classes"] != _TABLE or not is_table(classes):
         return bool(classes == asked["classes"])
     return bool(_sum_of(classes) == asked["table"])
 

@@ -267,6 +267,7 @@ def _object_store(dataset: Dataset, reading: Reading) -> "ChunkStore":
 
 def _open_archives(opening: Opening) -> Dataset:
     from redoxfs.chunks import UNKNOWN_SPEED
+    from redoxfs.dataset import check_options
     from redoxfs.packed.archive_store import size_for_classes
 
     source, root_fd, options, memory = opening.source, opening.root_fd, opening.options, opening.memory
@@ -274,6 +275,7 @@ def _open_archives(opening: Opening) -> Dataset:
         raise UsageError(
             f"{source.asked}: --catalog is for a directory of files; the index of archives is kept by itself"
         )
+    check_options(options.classes or "auto", options.groups, reads_members=True)
     objects = None
     if source.address is not None:
         from redoxfs.launch.archive_objects import open_archive_objects

@@ -12,12 +12,13 @@
 
 Tar archives that somebody else wrote are served by the same means, without checksums:
 
-``archives``         reads their headers
-``archive_cache``    keeps what was read
-``archive_sets``     which of them belong together, by their names
-``archive_tree``     the tree of their members
-``archive_samples``  the samples, which are kept too
-``archive_store``    the chunks, and the chunk store
+``archives``          reads their headers
+``archive_cache``     keeps what was read
+``archive_sets``      which of them belong together, by their names
+``archive_tree``      the tree of their members
+``archive_contents``  the contents of short members
+``archive_samples``   the samples, which are kept too
+``archive_store``     the chunks, and the chunk store
 """
 
 from typing import TYPE_CHECKING

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,13 @@ from redoxfs import __version__, dataset
 from redoxfs.chunks import Cells
 from redoxfs.dataset import Catalog, ClassesError, array_files, build_catalog, show
 from redoxfs.dataset.cache import MANIFEST, keep_folder
-from redoxfs.dataset.decision import NAMED
+from redoxfs.dataset.decision import is_table
+from redoxfs.dataset.members import role_of
 from redoxfs.dataset.stored import CLASSES, catalog_of, described, in_range
 from redoxfs.linux.owned import is_own_folder
 from redoxfs.packed.archive_cache import ArchiveIndex, kept_at
+from redoxfs.packed.archive_contents import contents_of
+from redoxfs.packed.archive_files import ArchiveSource
 from redoxfs.packed.archive_groups import apart, other_key, scattered, shares_stems
 from redoxfs.packed.archive_store import chunks_of
 
@@ -40,37 +44,44 @@ class Asked:
     groups: str | None = None
 
 
-def load_or_find(source: str, found: ArchiveIndex, cache_dir: Path, asked: Asked) -> tuple[Catalog, Cells]:
+def load_or_find(
+    source: str, found: ArchiveIndex, cache_dir: Path, asked: Asked, files: ArchiveSource | None = None
+) -> tuple[Catalog, Cells]:
     """The samples in archives, with what was found about them in the verdict, and their chunks.
 
     Args:
         source: what the user gave, as for the index.
+        files: the archives, for labels in members.
 
     Raises:
-        ClassesError
+        ClassesError, and with ``files`` UnusableArchiveError and OSError.
     """
     # A table is a file of its own, which may change.
-    key = _key(found, asked) if asked.classes in NAMED else None
+    key = None if is_table(asked.classes) else _key(found, asked)
     kept = None if key is None else _load(cache_dir, source, key, found)
     if kept is not None:
         return kept
-    catalog = catalog_of_archives(found, asked)
+    catalog = catalog_of_archives(found, asked, files)
     cells = chunks_of(found, catalog)
     if key is not None:
         _keep(cache_dir, source, key, catalog, cells)
     return catalog, cells
 
 
-def catalog_of_archives(found: ArchiveIndex, asked: Asked) -> Catalog:
-    """The samples in archives. Raises ClassesError."""
+def catalog_of_archives(found: ArchiveIndex, asked: Asked, files: ArchiveSource | None = None) -> Catalog:
+    """The samples in archives. Raises as `load_or_find`."""
     tree, groups = found.grown.tree, asked.groups
     said = list(found.said)
-    if groups is None and found.is_sharded and asked.classes != "none" and shares_stems(tree):
+    has_labels = role_of(asked.classes) is not None
+    is_grouped = has_labels or (found.is_sharded and asked.classes != "none" and shares_stems(tree))
+    if groups is None and is_grouped:
         groups = "stem"
-        said.append("files of one stem are one sample, as the archives are shards (--groups)")
+        why = f"as --classes {asked.classes} asks for their labels" if has_labels else "as the archives are shards"
+        said.append(f"files of one stem are one sample, {why} (--groups)")
         if (name := other_key(tree)) is not None:
             said.append(f"WebDataset's keys end at the first dot, and that of {show(name)} does not (--groups wds)")
-    catalog = build_catalog(tree, classes=asked.classes, samples=asked.samples, groups=groups)
+    contents = None if files is None else partial(contents_of, found, files)
+    catalog = build_catalog(tree, classes=asked.classes, samples=asked.samples, groups=groups, contents=contents)
     if len(catalog.members) != len(catalog.class_of):
         entry = apart(catalog, found.grown.shard)
         if entry >= 0:

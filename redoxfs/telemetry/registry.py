@@ -31,7 +31,7 @@ METRICS: tuple[Metric, ...] = (
         "classes_mode",
         FACT,
         "classes_mode",
-        "How classes were found: `dir`, `csv`, `any`, or `sampler`; `none`: nothing is redirected.",
+        "How classes were found: `dir`, `csv`, `member`, `any`, or `sampler`; `none`: nothing is redirected.",
     ),
     Metric("policy", FACT, "policy", "The policy: `pool` or `slot`."),
     Metric("samples", GAUGE, "samples", "Samples that may be redirected."),
