@@ -1,13 +1,16 @@
-"""How long the index of tar archives takes, beside `tar tf` and Python's tarfile.
+"""How long the index of tar archives takes, beside `tar tf`, Python's tarfile and ratarmount, if that is installed.
 
-    python scripts/bench/archives.py [--members 100000] [--archives 100] [--bytes 1000] [--rounds 3] [--no-tarfile]
-                                     [FOLDER]
+    python scripts/bench/archives.py [--members 100000] [--archives 100] [--bytes 1000] [--holes] [--rounds 3]
+                                     [--no-tarfile] [FOLDER]
 
-All rows are from the page cache but for those that say cold, before which the archives are dropped from it. The last
-rows are of the real command, with the most memory that it had; its daemon is a fork of it.
+All rows are from the page cache but for those that say cold, before which the archives are dropped from it. Each row
+has the time that passed, and the processor time of this process and of those that it waited for. The rows of mounts are
+of the real commands, which make the index before they fork their daemons. With ``--holes`` the members have no blocks
+on disk.
 """
 
 import argparse
+import importlib.util
 import os
 import resource
 import subprocess
@@ -24,7 +27,7 @@ from redoxfs.packed.archive_files import OnDisk
 from redoxfs.packed.archives import HEADERS_MAX, load_or_index
 
 
-def write(folder: Path, archives: int, members: int, size: int) -> list[str]:
+def write(folder: Path, archives: int, members: int, size: int, *, holes: bool) -> list[str]:
     """Shards of members, with times of long ago, so that a kept index is trusted."""
     data = os.urandom(size) + bytes(-size % tarfile.BLOCKSIZE)
     info = tarfile.TarInfo("0" * 12 + ".jpg")
@@ -39,7 +42,10 @@ def write(folder: Path, archives: int, members: int, size: int) -> list[str]:
                 header[:12] = b"%06d%06d" % (number, member)
                 header[148:154] = b"%06o" % (zeros + sum(header[:12]))
                 archive.write(header)
-                archive.write(data)
+                if holes:
+                    archive.seek(len(data), os.SEEK_CUR)
+                else:
+                    archive.write(data)
             archive.write(bytes(tarfile.RECORDSIZE))
             archive.flush()
             # Only pages that are on the disk can be dropped.
@@ -55,15 +61,25 @@ def drop(folder: Path, names: list[str]) -> None:
             os.posix_fadvise(archive.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def best(run: Callable[[], object], rounds: int = 1, before: Callable[[], object] = lambda: None) -> float:
-    """The least seconds of some runs."""
+def best(
+    run: Callable[[], object], rounds: int = 1, before: Callable[[], object] = lambda: None
+) -> tuple[float, float]:
+    """The least seconds of some runs, and the processor time of that run."""
     found = []
     for _ in range(rounds):
         before()
-        begin = time.perf_counter()
+        begin, busy = time.perf_counter(), processor_s()
         run()
-        found.append(time.perf_counter() - begin)
+        found.append((time.perf_counter() - begin, processor_s() - busy))
     return min(found)
+
+
+def processor_s() -> float:
+    """Of this process and of its children that have ended."""
+    return sum(
+        used.ru_utime + used.ru_stime
+        for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
 
 
 def headers(folder: Path, names: list[str]) -> int:
@@ -99,6 +115,18 @@ def mount(folder: Path, cache: Path) -> None:
     subprocess.run([*command, "umount", mountpoint], check=True, env=environment, capture_output=True)
 
 
+def ratarmount(folder: Path, names: list[str], indexes: Path) -> None:
+    """Mount and unmount the archives as one tree; their indexes are kept, and made if there are none."""
+    mountpoint = folder.parent / "rata"
+    mountpoint.mkdir(exist_ok=True)
+    indexes.mkdir(exist_ok=True)
+    # By default it keeps no index of a small archive.
+    command = [sys.executable, "-m", "ratarmount", "--index-minimum-file-count", "0"]
+    archives = [folder / name for name in names]
+    subprocess.run([*command, "--index-folders", indexes, *archives, mountpoint], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["umount", mountpoint], check=True)
+
+
 def tar_tf(folder: Path, names: list[str]) -> None:
     for name in names:
         subprocess.run(["tar", "tf", folder / name], stdout=subprocess.DEVNULL, check=True)
@@ -117,6 +145,7 @@ def main() -> int:
     given.add_argument("--members", type=int, default=100_000)
     given.add_argument("--archives", type=int, default=100)
     given.add_argument("--bytes", type=int, default=1000)
+    given.add_argument("--holes", action="store_true")
     given.add_argument("--rounds", type=int, default=3)
     given.add_argument("--no-tarfile", action="store_true")
     given.add_argument("folder", nargs="?", type=Path, default=Path(tempfile.gettempdir()))
@@ -124,12 +153,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=asked.folder) as made:
         folder, cache = Path(made) / "archives", Path(made) / "cache"
         folder.mkdir()
-        names = write(folder, asked.archives, asked.members, asked.bytes)
+        names = write(folder, asked.archives, asked.members, asked.bytes, holes=asked.holes)
         files = OnDisk(os.open(folder, os.O_RDONLY | os.O_DIRECTORY), [(name, name) for name in names])
 
         def show(name: str, run: Callable[[], object], rounds: int = asked.rounds, **options: Any) -> None:
-            seconds = best(run, rounds, **options)
-            print(f"{name:32} {seconds:8.2f} s {asked.members / seconds:12,.0f} members/s", flush=True)
+            seconds, busy = best(run, rounds, **options)
+            rate = f"{asked.members / seconds:12,.0f} members/s"
+            print(f"{name:32} {seconds:8.2f} s {rate} {busy:8.2f} s of processor time", flush=True)
 
         def index(*, rescan: bool) -> None:
             load_or_index(made, files, cache, rescan=rescan)
@@ -145,7 +175,10 @@ def main() -> int:
         show("redoxfs mount and umount, first", lambda: mount(folder, cache), 1)
         show("redoxfs mount and umount, second", lambda: mount(folder, cache), 1)
         most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        print(f"most memory of a command: {most / 1024:,.0f} MiB")
+        print(f"most memory of a mount: {most / 1024:,.0f} MiB")
+        if importlib.util.find_spec("ratarmount") is not None:
+            for which in ("first", "second"):
+                show(f"ratarmount and umount, {which}", lambda: ratarmount(folder, names, cache / "ratarmount"), 1)
     return 0
 
 
