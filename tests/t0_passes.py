@@ -1,6 +1,6 @@
 """Passes: no run of opens of distinct paths gets a sample twice, whatever was opened before it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +11,7 @@ from pools import SIZE_BYTES, Pool
 
 from redoxfs.protocol import PoolPolicy
 from redoxfs.protocol.pool.passes import Passes
+from redoxfs.protocol.turns import taken_back
 
 
 class Run:
@@ -174,6 +175,7 @@ class Model:
     ``runs``      by tree
     ``held``      samples in memory that are neither served nor reserved
     ``reserved``  by path: the sample that a stat has reserved for it
+    ``turns``     since the last resume: path, sample and lap
     """
 
     def __init__(self, job: Job) -> None:
@@ -184,6 +186,7 @@ class Model:
         self.held: set[int] = set()
         self.reserved: dict[int, int] = {}
         self.given = 0
+        self.turns: list[tuple[int, int, int]] = []
 
     def open(self, path: int) -> None:
         tree = int(self.job.tree_of[path])
@@ -196,6 +199,7 @@ class Model:
         for owner in owners:
             del self.reserved[owner]
         self.given += 1
+        self.turns.append((path, served.sample, self.policy.lap_of(served.sample)))
         for chunk, samples in served.loads:
             assert not self.held & set(samples), "no sample in memory is read again"
             assert not set(samples) & {*self.reserved.values()}
@@ -243,6 +247,28 @@ class Model:
             self.unordered[tree.number] = min(len(run.opens), self.unordered[tree.number] if whole else len(run.opens))
             asked = np.flatnonzero((self.job.passes.asked_array > tree.since) & (self.job.tree_of == tree.number))
             assert {path for path, _ in run.opens} >= {*asked.tolist()}
+        self.closed = [tree.closed for tree in self.job.passes.trees]
+        self.turns.clear()
+
+    def take_back(self, taken: Collection[int]) -> None:
+        """Resume without these of `turns`, as a loader had opened them ahead."""
+        rows = np.array([self.turns[number][1:] for number in taken], np.int64).reshape(-1, 2)
+        last = {turn[:2]: number for number, turn in enumerate(self.turns)}
+        opens = [tree.opens for tree in self.job.passes.trees]
+        turns, _ = taken_back(self.policy.kept_turns(whole=True), self.policy.units, rows[:, 0], rows[:, 1])
+        self.policy.restore(turns)
+        self.given = self.policy.given
+        self.held.clear()
+        self.reserved.clear()
+        self.turns.clear()
+        for tree, run, length in zip(self.job.passes.trees, self.runs, opens, strict=True):
+            run.close(length)
+            run.opens = [each for each in run.opens if last[each] not in taken]
+            of_tree = self.job.tree_of == tree.number
+            asked = np.flatnonzero((self.job.passes.asked_array > tree.since) & of_tree)
+            assert asked.tolist() == sorted(path for path, _ in run.opens)
+            in_pass = np.flatnonzero(self.job.passes.in_pass_array & of_tree)
+            assert in_pass.tolist() == sorted(sample for _, sample in run.opens)
         self.closed = [tree.closed for tree in self.job.passes.trees]
 
     def check(self) -> None:
@@ -338,6 +364,42 @@ def test_no_run_of_distinct_paths_gets_a_sample_twice(
             if random.random() < 0.3:
                 model.check()
         model.check()
+    assert model.policy.passes_given_twice == 0
+
+
+@given(
+    of_class=st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    resident=st.floats(0, 1.5),
+    trees=st.integers(1, 2),
+    loaders=st.integers(1, 3),
+    stats=st.sampled_from([0, 0.2]),
+    seed=st.integers(0, 1 << 16),
+)
+@pytest.mark.slow
+def test_a_pass_keeps_what_it_got_when_an_earlier_turn_of_that_is_taken_back(
+    of_class: list[int], resident: float, trees: int, loaders: int, stats: float, seed: int
+) -> None:
+    """One of the loaders is behind, and others have begun the next pass."""
+    model = Model(Job(of_class, 4, resident=resident, seed=seed, trees=min(trees, len(of_class))))
+    random, samples = np.random.default_rng(seed), model.job.samples
+    for _ in range(random.integers(1, 4)):
+        for path in shuffled(random, samples, int(random.integers(1, samples + 1))):
+            if random.random() < stats:
+                model.stat(int(random.integers(samples)))
+            model.open(path)
+    laps = model.policy.kept_turns(whole=True).laps[model.job.class_of]
+    later = {turn[1:]: number for number, turn in enumerate(model.turns)}
+    first = int(random.integers(len(model.turns) + 1))
+    taken = {
+        number
+        for number, (_, sample, lap) in enumerate(model.turns)
+        # Of earlier laps, and of two turns in one, a state does not know which one the pass has.
+        if number % loaders == 0 and lap >= laps[sample] - 1 and later[sample, lap] == number >= first
+    }
+    model.take_back(taken)
+    for path in shuffled(random, samples) + shuffled(random, samples):
+        model.open(path)
+    model.check()
     assert model.policy.passes_given_twice == 0
 
 

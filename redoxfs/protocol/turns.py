@@ -104,7 +104,7 @@ def taken_back(turns: Turns, unit_of: Numbers, samples: Numbers, laps: Numbers) 
         had |= of_back
     had[samples[laps == back_to[units]]] = False
     given = max(0, turns.given - len(samples) - again)
-    passes = None if turns.passes is None else turns.passes.without(samples)
+    passes = None if turns.passes is None else turns.passes.without(samples, units, laps == turns.laps[units])
     return Turns(back_to, np.packbits(had), given, passes), again
 
 

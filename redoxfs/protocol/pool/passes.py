@@ -41,6 +41,7 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.integer]
 Ints: TypeAlias = "memoryview[int]"
 
 ENDS_LAP_SHARE = 1 / 2
@@ -95,9 +96,13 @@ class PassState(NamedTuple):
     began: Int32
     whole: bool
 
-    def without(self, samples: npt.NDArray[np.integer]) -> "PassState":
-        """As if ``samples`` had not been served, nor their paths opened."""
+    def without(self, samples: Numbers, classes: Numbers, in_lap: Flags) -> "PassState":
+        """As if turns of ``samples``, int[n], had not been, nor their opens: ``in_lap`` has those in the lap that their
+        class is in now, and the others were before it. What the pass got in another turn stays in it.
+        """
         asked, served = self.asked.copy(), self.served.copy()
+        if self.whole:
+            samples = samples[(served[samples] > self.began[classes]) == in_lap]
         numbers = served[samples]
         gone = np.zeros(int(max(asked.max(initial=0), served.max(initial=0))) + 1, np.bool_)
         gone[numbers] = True

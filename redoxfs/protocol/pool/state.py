@@ -183,15 +183,16 @@ class PoolState:
         if self._passes is None:
             return turns
         passes = self._passes.state(whole=whole)
+        had = turns.flags(len(turns.laps), len(self._class_array)).copy()
+        had[[*self._ahead]] = True
         if not whole:
-            return turns._replace(passes=passes)
+            return turns._replace(had=np.packbits(had), passes=passes)
         # Classes whose lap a pass has ended, and that were not asked since: as if they were in the next one.
         laps = turns.laps.copy()
         for tree in self._passes.trees:
             late = tree.classes[laps[tree.classes] < tree.lap]
             laps[late] = tree.lap
             passes.began[late] = passes.served.max(initial=0)
-        had = turns.flags(len(laps), len(self._class_array)).copy()
         is_late: Flags = (laps > turns.laps)[self._class_array]
         had[is_late] = self._passes.in_pass_array[is_late]
         return Turns(laps, np.packbits(had), turns.given, passes)
