@@ -183,6 +183,7 @@ class Model:
         self.runs = [Run() for _ in range(job.trees)]
         self.closed = [0] * job.trees
         self.unordered = [0] * job.trees
+        self.given_twice = 0
         self.held: set[int] = set()
         self.reserved: dict[int, int] = {}
         self.given = 0
@@ -213,6 +214,9 @@ class Model:
             self.unordered[tree] = 0
         elif any(each == path for each, _ in run.opens):
             self.unordered[tree] = 0
+        if self.policy.passes_given_twice != self.given_twice:
+            self.given_twice = self.policy.passes_given_twice
+            run.opens = [each for each in run.opens if self.job.class_of[each[1]] != self.job.class_of[path]]
         if of_tree.closed != self.closed[tree]:
             self.closed[tree] = of_tree.closed
             run.close(of_tree.opens - 1)
@@ -249,6 +253,15 @@ class Model:
             assert {path for path, _ in run.opens} >= {*asked.tolist()}
         self.closed = [tree.closed for tree in self.job.passes.trees]
         self.turns.clear()
+
+    def lose_paths(self) -> None:
+        """Resume without a record of which paths were opened."""
+        turns = self.policy.kept_turns(whole=True)
+        assert turns.passes is not None
+        self.policy.restore(turns._replace(passes=turns.passes._replace(asked=np.zeros_like(turns.passes.asked))))
+        self.held.clear()
+        for run in self.runs:
+            run.opens = [(-1, sample) for _, sample in run.opens]
 
     def take_back(self, taken: Collection[int]) -> None:
         """Resume without these of `turns`, as a loader had opened them ahead."""
@@ -401,6 +414,26 @@ def test_a_pass_keeps_what_it_got_when_an_earlier_turn_of_that_is_taken_back(
         model.open(path)
     model.check()
     assert model.policy.passes_given_twice == 0
+
+
+@given(
+    of_class=st.lists(st.integers(1, 8), min_size=1, max_size=3),
+    resident=st.floats(0, 1.5),
+    seed=st.integers(0, 1 << 16),
+)
+@pytest.mark.slow
+def test_a_pass_that_was_given_a_sample_twice_keeps_what_it_gets_from_then_on(
+    of_class: list[int], resident: float, seed: int
+) -> None:
+    model = Model(Job(of_class, 4, resident=resident, seed=seed))
+    random, samples = np.random.default_rng(seed), model.job.samples
+    for path in shuffled(random, samples, int(random.integers(1, samples + 1))):
+        model.open(path)
+    model.lose_paths()
+    for _ in range(3):
+        for path in shuffled(random, samples):
+            model.open(path)
+        model.check()
 
 
 def test_a_pass_that_is_said_to_begin_gets_all_samples_at_once() -> None:

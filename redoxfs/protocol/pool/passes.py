@@ -480,6 +480,15 @@ class Passes:
         if len(tree.voids) + tree.paths >= tree.room - 1:
             self.make_room(tree)
 
+    def open_to_all(self, cls: int, tree: Pass) -> None:
+        """A class's part of a run begins now. So the log of a run has a sample once, and it leaves with that open."""
+        samples, numbers = tree.entries(tree.since, tree.turn)
+        of_class = self._class_array[samples] == cls
+        self.in_pass_array[samples[of_class]] = False
+        tree.log_array[numbers[of_class] % tree.room] = NOBODY
+        self._find_voids(tree)
+        self.make_room(tree)
+
     def make_room(self, tree: Pass) -> None:
         """Number the run anew, without opens whose answers nobody saw: its log is full, or the numbers are large."""
         self.in_pass_array[tree.entries(tree.since, tree.turn)[0]] = False

@@ -445,7 +445,7 @@ class PoolPolicy(Loads, ServingPolicy):
         assert self._passes is not None
         self._passes.given_twice += 1
         members = self._queues.members(cls)
-        self._passes.in_pass_array[members] = False
+        self._passes.open_to_all(cls, tree)
         reserved = self._reserved.get(cls)
         if reserved and len(reserved) == len(members):
             return self.choose_victim(reserved)
