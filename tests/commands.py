@@ -32,6 +32,7 @@ NOT_RUN = {
     "/*.tar": "needs archives; t4_archives",
     "..000999}.tar": "needs a thousand archives; t4_archives",
     "https://host/": "needs a web server; t1_archive_objects",
+    "member:cls": "needs archives with labels; t4_archives",
     "/data/coco": "needs COCO; t6_sampler",
     "--job run-17": "is one of several ranks; t4_ranks",
     "profile /mnt/train": "waits for ten seconds of a job; t4_access_log",
