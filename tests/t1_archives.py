@@ -7,6 +7,7 @@ import random
 import stat
 import subprocess
 import tarfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -373,6 +374,14 @@ def test_the_class_of_a_sample_is_the_content_of_its_member(tmp_path: Path) -> N
     labelled(tmp_path, {**labels, "a": b"8"})
     os.utime(tmp_path / "s-0.tar", (LONG_AGO_S + 1, LONG_AGO_S + 1))
     assert samples_in(tmp_path).class_names == ["10", "7", "8", "käse"]
+    # A time of now does not prove that labels are the same.
+    now_ns = time.time_ns()
+    for old, new in ((b"10\n", b"10\n"), (b"10\n", b"11\n")):
+        data = (tmp_path / "s-1.tar").read_bytes().replace(old, new)
+        (tmp_path / "s-1.tar").write_bytes(data)
+        os.utime(tmp_path / "s-1.tar", ns=(now_ns, now_ns))
+        assert new.decode().strip() in samples_in(tmp_path).class_names
+    assert samples_in(tmp_path).class_names == ["10", "11", "7", "8", "käse"]
 
 
 @pytest.mark.parametrize(
