@@ -319,10 +319,11 @@ def epoch_times(result: dict[str, Any]) -> str:
     text = (
         "What would the paper's clusters do with redoxfs, at the paper's size? The policies that serve a mount decide, "
         "and a model has what takes time: workers, decoding, steps of the accelerators, storage, links. Two results of "
-        "the paper calibrate it, both of ResNet50 on three A10 nodes: PyTorch's epoch and Redox' loads. All other "
-        "speed-ups are predictions. The paper does not describe its Lustre, nor how long a step takes on an A10 or an "
-        "A100; `scripts/research/epoch_settings.py` has each figure with its source or its substitute, and `--vary` "
-        "changes one. With fewer files, memory and classes are fewer in proportion."
+        "the paper calibrate it, both of ResNet50 on three A10 nodes: PyTorch's epoch and Redox' loads. The speed-ups "
+        "of libri-5xa10 and 21k-3xa100 over PyTorch calibrate a step of LibriSpeech and the Lustre, which the paper "
+        "does not describe: Redox is taken to be as fast as No-I/O there. All other speed-ups are predictions. "
+        "`scripts/research/epoch_settings.py` has each figure with its source or its substitute, and `--vary` changes "
+        "one. With fewer files, memory and classes are fewer in proportion."
     )
     first = table(
         [
