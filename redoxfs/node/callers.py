@@ -16,6 +16,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -47,8 +48,7 @@ SESSIONS_EVERY_S = 10.0
 THREADS_OF_SESSIONS = 64
 
 
-def _since_boot_s() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+_since_boot_s = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 class Callers:

@@ -176,7 +176,7 @@ class Content:
 
     def drop_bytes(self) -> None:
         """Let the bytes go. Handles read by position from now on."""
-        self.files = tuple(None if isinstance(f, FileBytes) else f for f in self.files)
+        self.files = tuple([None if isinstance(f, FileBytes) else f for f in self.files])
         self.bytes_held = 0
 
 
@@ -456,7 +456,8 @@ class Memory:
             assert others is not None
             others.remove(content)
             content.alias_of = None
-        self._hand_over(content)
+        if content.aliases:
+            self._hand_over(content)
         content.drop_bytes()
 
     def _hand_over(self, content: Content) -> None:
