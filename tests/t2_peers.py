@@ -30,13 +30,13 @@ from stores import bytes_in_buffers
 from redoxfs.chunks.store import FileBytes, Payload, Stamp
 from redoxfs.native import Buffer
 from redoxfs.peers import Identity, JoinTimeoutError, Peers, Plaintext, RefusedError, Reply, View
-from redoxfs.peers.bounds import LAST_PEER_LAP
+from redoxfs.peers.bounds import LAST_PEER_LAP, Bounds
 from redoxfs.peers.client import Client
 from redoxfs.peers.fields import PAYLOAD_TAG, split_payload, with_payload
 from redoxfs.peers.parts import PART_BYTES, Assembly, Cut, FileHead
 from redoxfs.peers.server import SERVICE
 from redoxfs.peers.traces import TraceAssembly
-from redoxfs.peers.translation import ask, asked, parse, received, reply_head
+from redoxfs.peers.translation import Received, ask, asked, parse, received, replied, reply_head
 from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.protocol import Given, Hit, RemoteAnswer, RemoteRead, Take
 from redoxfs.protocol.events import Answer, Message
@@ -198,7 +198,7 @@ class FakeService:
 
 
 class Losing(grpc.ServerInterceptor):
-    """Loses calls to ``method``: requests if ``before``, else replies."""
+    """Loses calls to ``method``: requests if ``before``, else replies. A call of many messages breaks at one."""
 
     def __init__(self, method: str, lose: Callable[[], bool], *, before: bool = False) -> None:
         self._method = f"/{SERVICE}/{method}"
@@ -211,15 +211,30 @@ class Losing(grpc.ServerInterceptor):
         if details.method != self._method:
             return handler
 
+        def lose(context: grpc.ServicerContext) -> None:
+            self.lost += 1
+            context.abort(grpc.StatusCode.UNAVAILABLE, "lost by the test")
+
         def act(data: bytes, context: grpc.ServicerContext) -> bytes:
             loses = self._lose()
             if not (loses and self._before):
                 reply: bytes = handler.unary_unary(data, context)
             if loses:
-                self.lost += 1
-                context.abort(grpc.StatusCode.UNAVAILABLE, "lost by the test")
+                lose(context)
             return reply
 
+        def passed(messages: Iterator[bytes], context: grpc.ServicerContext, *, loses: bool) -> Iterator[bytes]:
+            for message in messages:
+                if loses and self._lose():
+                    lose(context)
+                yield message
+
+        def act_on_all(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+            replies = handler.stream_stream(passed(requests, context, loses=self._before), context)
+            return passed(replies, context, loses=not self._before)
+
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(act_on_all)
         return grpc.unary_unary_rpc_method_handler(act)
 
 
@@ -377,7 +392,7 @@ def test_messages_and_answers_of_both_kinds_arrive_unchanged() -> None:
         payloads: list[Payload] = [(file(b"x"), OSError(errno.EIO, "bad")) for _ in answer.samples]
         cut = Cut(payloads)
         reply = with_payload(reply_head(answer, payloads, cut), cut.pieces(0))
-        found, payload = received(reply, message)
+        found, payload = read_reply(reply, message)
         assert found.answer == answer
         assert found.sizes == (1,) * len(answer.samples)
         assert bytes(payload) == b"x" * len(answer.samples)
@@ -386,12 +401,18 @@ def test_messages_and_answers_of_both_kinds_arrive_unchanged() -> None:
 def test_an_unknown_error_number_is_eio() -> None:
     payloads: list[Payload] = [(OSError(9999, "odd"), OSError("no number"), OSError(errno.ESTALE, "\udcff"))]
     cut = Cut(payloads)
-    found, _ = received(reply_head(Given(0, 0, 3, 1, (8,), 0, 9), payloads, cut), take(0, 1))
+    found, _ = read_reply(reply_head(Given(0, 0, 3, 1, (8,), 0, 9), payloads, cut), take(0, 1))
     assert [(f.errno, f.strerror) for f in found.samples[0] if isinstance(f, OSError)] == [
         (errno.EIO, "odd"),
         (errno.EIO, "no number"),
         (errno.ESTALE, "?"),
     ]
+
+
+def read_reply(data: bytes, message: Message, bounds: Bounds | None = None) -> tuple[Received, memoryview]:
+    """An answer, and its part 0. Raises ValueError."""
+    reply, payload = replied(data)
+    return received(reply, message, bounds), payload
 
 
 def replace_take(message: Take, **fields: Any) -> Take:
@@ -549,6 +570,58 @@ def test_a_later_message_keeps_bytes_not_yet_fetched() -> None:
             assert home.handled == [0, 1]
 
     trio.run(main)
+
+
+def test_a_message_sent_while_an_answer_is_taken_in_keeps_its_bytes() -> None:
+    shelf: dict[int, Payload] = {0: (file(b"0" * (PART_BYTES + 1)),), 1: (file(b"one"),)}
+
+    class Eager(FakeService):
+        asking: Peers
+
+        def receive(self, answer: Answer, sizes: Sequence[int]) -> Sequence[Callable[[Payload], None]] | None:
+            if not answer.number:
+                # The core has the answer, and acknowledges it.
+                self.asking.send(take(1, 1, acked_below=1))
+            return super().receive(answer, sizes)
+
+    async def main() -> None:
+        home, requester = FakeService(shelf), Eager()
+        held = threading.Event()
+        losing = Losing("Part", lambda: not held.is_set(), before=True)
+        async with pair(home, requester, transport=Lossy(losing)) as (_, requester.asking):
+            requester.asking.send(take(0, 1))
+            await requester.until(lambda: 1 in requester.got)
+            held.set()
+            await requester.until(lambda: 0 in requester.got)
+            assert {s: told(p) for s, p in requester.got.items()} == {s: told(p) for s, p in shelf.items()}
+            assert home.handled == [0, 1]
+
+    trio.run(main)
+
+
+def test_messages_are_asked_again_if_none_is_answered_for_too_long() -> None:
+    class Deaf(grpc.ServerInterceptor):
+        calls = 0
+
+        def intercept_service(self, continuation: Any, details: Any) -> Any:
+            if not details.method.endswith("/Ask"):
+                return continuation(details)
+            self.calls += 1
+            if self.calls > 1:
+                return continuation(details)
+            return grpc.stream_stream_rpc_method_handler(lambda requests, _context: (b"" for r in requests if not r))
+
+    async def main() -> None:
+        home, requester = FakeService({0: (file(b"0"),)}), FakeService()
+        deaf = Deaf()
+        async with pair(home, requester, transport=Lossy(deaf)) as (_, asking):
+            asking.send(take(0, 1))
+            await jump_once(clock, lambda: deaf.calls, CALL_S + 1)
+            await requester.until(lambda: 0 in requester.got)
+            assert (deaf.calls, asking.stats()["retries"]) == (2, 1)
+
+    clock = moved_clock()
+    trio.run(main, clock=clock)
 
 
 def test_a_repeated_message_waits_for_the_same_answer() -> None:
@@ -753,8 +826,8 @@ def test_another_version_of_the_protocol_and_another_list_are_refused(monkeypatc
         async with running(view, 0, FakeService()) as here:
             monkeypatch.setattr("redoxfs.peers.view.PROTOCOL_VERSION", 9)
             async with running(view, 1, FakeService()) as there:
-                await refused(there, f"{found[0]}: has another protocol version (4 there, 9 here)")
-            await refused(here, f"{found[1]}: has another protocol version (9 there, 4 here)")
+                await refused(there, f"{found[0]}: has another protocol version (5 there, 9 here)")
+            await refused(here, f"{found[1]}: has another protocol version (9 there, 5 here)")
         monkeypatch.undo()
         async with running(view, 0, FakeService()) as here, running(View(1, found), 1, FakeService()) as there:
             await refused(there, f"{found[0]}: has another view")
@@ -1086,7 +1159,9 @@ def test_hostile_answers_cost_no_memory(caplog: pytest.LogCaptureFixture, monkey
         def intercept_service(self, continuation: Any, details: Any) -> Any:
             if not details.method.endswith("/Ask"):
                 return continuation(details)
-            return grpc.unary_unary_rpc_method_handler(lambda _data, _context: replies.popleft())
+            return grpc.stream_stream_rpc_method_handler(
+                lambda requests, _context: (replies.popleft() for _ in requests)
+            )
 
     async def main() -> None:
         requester = FakeService()
@@ -1112,14 +1187,14 @@ def test_a_huge_announced_size_allocates_nothing() -> None:
     head.MergeFrom(pb.Header(mtimes_ns=[1], inodes=[1], changed=[False]))
     head.total_bytes, head.part_count = 1 << 60, 2**32 - 1
     with pytest.raises(ValueError, match="in all, said to be"):
-        received(pb.AskReply(header=head).SerializeToString(), take(0, 1))
+        read_reply(pb.AskReply(header=head).SerializeToString(), take(0, 1))
     head.lengths[0] = head.total_bytes = 1 << 50
     head.part_count = 1 << 30
     client = Client.__new__(Client)
     client._max_answer_bytes = MOST_BYTES
     tracemalloc.start()
     buffers_bytes = bytes_in_buffers()
-    _, assembly, why = client._read_answer(take(0, 1), pb.AskReply(header=head).SerializeToString())
+    _, assembly, why = client._read_answer(take(0, 1), *replied(pb.AskReply(header=head).SerializeToString()))
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert Buffer.total_bytes() == buffers_bytes

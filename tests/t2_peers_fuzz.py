@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import PATIENCE_S
 from t0_local_first import nodes_of
-from t2_peers import CALL_S, MOST_BYTES, addresses, file, take
+from t2_peers import CALL_S, MOST_BYTES, addresses, file, read_reply, take
 
 from redoxfs.chunks import build_cells, deal, fit
 from redoxfs.chunks.store import Payload
@@ -34,7 +34,7 @@ from redoxfs.peers.outgoing import MOST_ANSWERS, CrowdedError, Outbox
 from redoxfs.peers.parts import PART_BYTES, Cut
 from redoxfs.peers.server import HEALTH_SERVICE, SERVICE, Server, _cut
 from redoxfs.peers.traces import FEWEST_BYTES, TraceAssembly
-from redoxfs.peers.translation import ask, parse, received, reply_head
+from redoxfs.peers.translation import ask, parse, replied, reply_head
 from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.protocol import (
     Given,
@@ -539,7 +539,7 @@ def test_a_reply_full_of_one_field_is_cheap() -> None:
         assert len(reply) < 2 * HEADER_LIMIT_BYTES
         for message in (take(0, 2), READ):
             with little_memory(), pytest.raises(ValueError, match=r"."):
-                received(reply, message)
+                read_reply(reply, message)
     for hello in (
         pb.HelloReply(differences=[pb.Difference()] * 65),
         pb.HelloReply(differences=[pb.Difference(field="a\nb")]),
@@ -585,7 +585,7 @@ def reader() -> Client:
 def test_any_reply_is_a_valid_answer_or_a_value_error(case: tuple[Message, bytes]) -> None:
     message, data = case
     with little_memory(4 << 20):
-        result, line = tried(received, data, message, BOUNDS)
+        result, line = tried(read_reply, data, message, BOUNDS)
         assert len(line) < 400
         if result is None:
             return
@@ -593,7 +593,7 @@ def test_any_reply_is_a_valid_answer_or_a_value_error(case: tuple[Message, bytes
         assert all(0 <= sample < SAMPLES for sample in found.answer.samples)
         assert len(found.samples) == len(found.sizes) == len(found.answer.samples)
         assert all(str(f.strerror).isprintable() for s in found.samples for f in s if isinstance(f, OSError))
-        read, line = tried(reader()._read_answer, message, data)
+        read, line = tried(reader()._read_answer, message, *replied(data))
         assert read is None or (read[1] is None) == bool(read[2]), line
 
 
@@ -632,10 +632,10 @@ def test_an_answer_with_unknown_samples_is_malformed(answer: Answer, line: str) 
     bounds = Bounds(SAMPLES, CLASSES, class_of=np.where(np.arange(SAMPLES) == 1, 2, 3))
     payloads: list[Payload] = [(file(b"x"),) for _ in answer.samples]
     with pytest.raises(ValueError, match=line):
-        received(reply_head(answer, payloads, Cut(payloads)), TAKE, bounds)
+        read_reply(reply_head(answer, payloads, Cut(payloads)), TAKE, bounds)
     elsewhere = Bounds(SAMPLES, CLASSES, home_of=np.ones(SAMPLES, np.int8))
     with pytest.raises(ValueError, match="sample 0 lives at node 1, not at node 0"):
-        received(REPLIES[1][1], READ, elsewhere)
+        read_reply(REPLIES[1][1], READ, elsewhere)
 
 
 # Limits
@@ -650,7 +650,7 @@ def test_an_answer_of_too_many_files_fails_without_a_retry(
     head, cut = _cut(reply)
     assert len(head) < 300
     assert (cut.total_bytes, cut.part_count) == (0, 1)
-    found, payload = received(head, take(0, 3))
+    found, payload = read_reply(head, take(0, 3))
     assert found.answer == reply.answer
     assert found.sizes == (0, 0, 0)
     assert [len(sample) for sample in found.samples] == [MOST_FILES, 1, 0]
@@ -659,13 +659,13 @@ def test_an_answer_of_too_many_files_fails_without_a_retry(
     assert found.samples[1][0].strerror == f"an answer of {MOST_FILES + 1} files, more than {MOST_FILES}"
     assert not payload
     assert "gave 3 samples without their bytes: an answer of 131073 files" in caplog.text
-    _, assembly, _ = reader()._read_answer(take(0, 3), head)
+    _, assembly, _ = reader()._read_answer(take(0, 3), *replied(head))
     assert assembly is not None
     assert assembly.arrived(0) == [0, 1, 2]
     monkeypatch.setattr("redoxfs.peers.translation.HEADER_LIMIT_BYTES", 500)
     few: list[Payload] = [(file(b"x"),) * 100]
     head, _ = _cut(Reply(Given(0, 0, 3, 1, (0,), 0, 9), few))
-    assert len(received(head, take(0, 3))[0].samples[0]) == 100
+    assert len(read_reply(head, take(0, 3))[0].samples[0]) == 100
     monkeypatch.setattr("redoxfs.peers.translation.MOST_FAILED_FILES", 9)
     with pytest.raises(ValueError, match="an answer of 100 files, more than 9"):
         _cut(Reply(Given(0, 0, 3, 1, (0,), 0, 9), few))
@@ -685,9 +685,10 @@ def test_an_answer_that_cannot_be_cut_is_released(
             def talk() -> None:
                 with grpc.insecure_channel(address) as channel:
                     for _ in range(2):
-                        refused = outcome(channel, "Ask", ask(CALLER, take(0, 1)))
-                        assert isinstance(refused, grpc.RpcError)
-                        assert "an answer of 2 files, more than 1" in str(refused.details())
+                        found = outcome(channel, "Ask", ask(CALLER, take(0, 1)))
+                        assert isinstance(found, bytes)
+                        reply, _ = replied(found)
+                        assert "an answer of 2 files, more than 1" in reply.refusal.text
 
             await trio.to_thread.run_sync(talk)
             assert host.handled == [0, 0]

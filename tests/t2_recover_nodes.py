@@ -206,7 +206,9 @@ class Machine:
         self._scope.cancel()
 
     async def wait_alive(self) -> None:
-        await self._lives.wait()
+        # It may have been killed again since the event was set.
+        while not self._lives.is_set():
+            await self._lives.wait()
 
     def _answer_again(self, recovered: Recovered) -> None:
         for number, request in [*self._requests.items()]:

@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -353,7 +353,9 @@ def test_a_later_lap_of_a_peer_ends_reservations_before_anything_can_be_sent(tmp
             node.stat(int(member.catalog.members[member.catalog.member_at[first]]), 1)
             assert node.binding.counts()["reservations"] == 1
             messages.attach(None)
-            reply = await messages.handle(Take(1, 0, 0, 0, 0, 3, 1, FILE_BYTES, 0, 0))
+            reply = messages.handle(Take(1, 0, 0, 0, 0, 3, 1, FILE_BYTES, 0, 0))
+            if isinstance(reply, Awaitable):
+                reply = await reply
             assert reply is not None
             messages.release(reply)
             assert node.binding.counts()["reservations"] == 0

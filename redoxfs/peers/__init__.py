@@ -5,6 +5,7 @@
 ``service``      what a node implements for its peers
 ``server``       this node as its peers see it; ``outgoing``, ``traces``: the answers and traces that it keeps for them
 ``client``       one peer as this node sees it; ``failures``: what a failed call means
+``asking``       the call that carries messages to a peer; ``answering``: the same at the home
 ``translation``  the core's messages as protobuf; ``fields``, ``parts``: the bytes of samples, copied once on each side
 ``bounds``       the limits of messages
 ``bridge``       between gRPC's threads and the trio task

@@ -54,6 +54,8 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int]] = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", CONNECT_MS),
     ("grpc.max_reconnect_backoff_ms", RECONNECT_MS),
+    # The client alone repeats messages. gRPC's own retries may leave the wait for a reply without an end.
+    ("grpc.enable_retries", 0),
     # Nodes of a job connect directly, never through the proxy that the environment names for the internet.
     ("grpc.enable_http_proxy", 0),
     # Each channel has its own connection, whatever other connections the process has.

@@ -1,8 +1,7 @@
 """One peer as this node sees it: sends messages over one channel until they are answered.
 
-Everything runs in the trio task, except that gRPC's thread reads replies: it copies the bytes to their final place, and
-the task only learns that they have arrived. Each message has a task that calls, waits, and after any failure calls
-again with the same message.
+Everything runs in the trio task, except that other threads read replies: they copy the bytes to their final place, and
+the task only learns that they have arrived. All messages go by one call, and after any failure again by the next one.
 """
 
 import errno
@@ -22,6 +21,7 @@ import trio
 
 from redoxfs.chunks.store import Payload
 from redoxfs.native import Histogram
+from redoxfs.peers.asking import Asked, Asking
 from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.bridge import Bridge
 from redoxfs.peers.channel import one_line
@@ -31,6 +31,7 @@ from redoxfs.peers.failures import (
     AgainError,
     GoneError,
     OlderError,
+    RefusalError,
     SettledError,
     UnknownError,
     is_unreached,
@@ -51,10 +52,8 @@ LONGEST_PAUSE_S = 2.0
 
 MOST_DOUBLINGS = 10
 
-ASKS_AT_ONCE = 16
-"""Calls in progress to one peer; each occupies one of its threads. `scripts/bench/peers.py` measures their rate."""
-
 PARTS_AT_ONCE = 8
+"""Calls in progress to one peer; each occupies one of its threads."""
 
 TRACES_KEPT = 2
 """For an unreachable peer: those of this epoch and the next."""
@@ -70,15 +69,19 @@ LONGEST_BEAT_S = 1.0
 MALFORMED_LOGGED = 100
 """The most malformed replies in a row that are logged."""
 
-CALLS_AT_ONCE = ASKS_AT_ONCE + PARTS_AT_ONCE + 2
-"""With a Hello and a part of a trace: the most calls of one peer to a server at once."""
+CALLS_AT_ONCE = 2 * (1 + PARTS_AT_ONCE + 2)
+"""Twice the most calls of one peer to a server at once: one of its messages, parts, a Hello and a part of a trace. A
+peer may connect anew before the server knows that its last connection is broken."""
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 
-ANSWERS = ("Ask", "Part", "Reread")
+ANSWERS = ("Part", "Reread")
+
+
+_Answer = tuple[Received, Assembly | None, str]
 
 
 @dataclass(slots=True)
@@ -94,8 +97,10 @@ class Counts:
 class _Incoming:
     """A message that was sent, and the callbacks for the samples of its answer."""
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: Message, acked_below: int) -> None:
         self.message = message
+        self.acked_below = acked_below
+        self.attempt = 0
         self.received: Received | None = None
         self.sent_ns = monotonic_ns()
         self.sinks: dict[int, Callable[[Payload], None]] = {}
@@ -110,7 +115,7 @@ class Client:
         met: called with the reply to each Hello; returns whether the two nodes go together.
         changed: called with the new state and the old one.
         spawn: starts an async function in the trio task.
-        timeout_s: the deadline of a call; a message has none.
+        timeout_s: the deadline of a call; messages are asked again if none is answered for so long.
         silence_s: a peer that answers nothing for so long is unreachable.
         waits: but not before it has answered for the first time.
         bounds: refuse answers that are out of these.
@@ -154,9 +159,13 @@ class Client:
         self._max_answer_bytes = max_answer_bytes
         self._methods: dict[str, Any] = {
             name: channel.unary_unary(f"/{SERVICE}/{name}", None, None)
-            for name in ("Hello", "Ask", "Part", "Follow", "Turns", "Reread")
+            for name in ("Hello", "Part", "Follow", "Turns", "Reread")
         }
-        self._asks = trio.Semaphore(ASKS_AT_ONCE)
+        self._ask_method: Any = channel.stream_stream(f"/{SERVICE}/Ask", None, None)
+        self._asking: Asking | None = None
+        # The last reply to a message, or the first message that waits.
+        self._answered_s = 0.0
+        self._taken: _Incoming | None = None
         self._parts = trio.Semaphore(PARTS_AT_ONCE)
         self._greeting = trio.Lock()
         self._greetings = 0
@@ -179,7 +188,11 @@ class Client:
     def send(self, message: Message) -> None:
         """Ask until ``message`` is answered; the service receives the answer."""
         self.counts.requests += 1
-        self._spawn(self._ask, _Incoming(message))
+        # The core acknowledges an answer when it arrives, but the peer must keep bytes that have not been fetched.
+        coming = [other.message.number for other in self._incoming if other.sinks or other is self._taken]
+        incoming = _Incoming(message, min([message.acked_below, *coming]))
+        self._incoming.add(incoming)
+        self._ask(incoming)
 
     def follow(self, trace: Trace) -> None:
         """Send the peer a trace, after those before."""
@@ -241,6 +254,10 @@ class Client:
         beat_s = min(LONGEST_BEAT_S, self._silence_s / BEATS)
         while True:
             await trio.sleep(beat_s)
+            if self._asking is not None and self._asking.waits:
+                unanswered_s = trio.current_time() - self._answered_s
+                if unanswered_s > self._timeout_s:
+                    self._asking.break_off(RefusalError(grpc.StatusCode.DEADLINE_EXCEEDED, ""))
             silent_s = trio.current_time() - self._heard_s
             if silent_s > self._silence_s and self.state == "ready":
                 self._become("unreachable", f"no answer for {silent_s:.1f} s")
@@ -278,10 +295,7 @@ class Client:
             self._bridge.post(arrived, size)
 
         def arrived(size: int) -> None:
-            self.counts.bytes_in += size
-            self._is_unreached = bool(errors) and is_unreached(errors[0])
-            if not self._is_unreached:
-                self._heard_s = trio.current_time()
+            self._note_reply(errors[0] if errors else None, size)
             done.set()
 
         call = self._methods[method].future(request, timeout=timeout_s)
@@ -292,12 +306,19 @@ class Client:
             call.cancel()
             raise
         if not errors:
-            self._malformed = 0
             return results[0]
         raise self._meaning(method, errors[0]) from errors[0]
 
+    def _note_reply(self, error: Exception | None, size: int) -> None:
+        self.counts.bytes_in += size
+        self._is_unreached = error is not None and is_unreached(error)
+        if not self._is_unreached:
+            self._heard_s = trio.current_time()
+        if error is None:
+            self._malformed = 0
+
     def _meaning(self, method: str, error: Exception) -> Exception:
-        if isinstance(error, grpc.RpcError):
+        if isinstance(error, (grpc.RpcError, RefusalError)):
             code: grpc.StatusCode = error.code()
             why = plainly(code, error.details() or "")
             if self.state == "joining":
@@ -348,37 +369,48 @@ class Client:
 
     # Messages
 
-    async def _ask(self, incoming: _Incoming) -> None:
+    def _ask(self, incoming: _Incoming) -> None:
+        """Send a message, again if it was sent before. All of them go by one call."""
+        if self._closed:
+            return
+        if self._asking is None or self._asking.is_over:
+            self._asking = Asking(self._ask_method, self._bridge)
+        if not self._asking.waits:
+            self._answered_s = trio.current_time()
         message = incoming.message
-        # The core acknowledges an answer when it arrives, but the peer must keep bytes that have not been fetched.
-        coming = [other.message.number for other in self._incoming if other.sinks]
-        acked_below = min([message.acked_below, *coming])
-        read = partial(self._read_answer, message)
-        self._incoming.add(incoming)
-        try:
-            for attempt in count():
-                request = ask(self._caller, message, acked_below)
-                try:
-                    async with self._asks:
-                        answer, assembly, why_not = await self._call("Ask", request, self._timeout_s, read)
-                    if self._take(incoming, answer, assembly, why_not):
-                        assert assembly is not None
-                        await self._fetch(incoming, assembly)
-                    return
-                except SettledError:
-                    self._give_up(incoming, "the peer takes this message for answered")
-                    return
-                except AgainError as error:
-                    if incoming.received is not None and not incoming.sinks:
-                        # It was answered and its bytes were given up. Another process must not answer it again.
-                        return
-                    await self._again(attempt, error)
-        finally:
-            self._incoming.discard(incoming)
+        request = ask(self._caller, message, incoming.acked_below)
+        asked = Asked(partial(self._read_answer, message), partial(self._arrived, incoming))
+        self._asking.ask(message.number, request, asked)
 
-    def _read_answer(self, message: Message, data: bytes) -> tuple[Received, Assembly | None, str]:
-        """In gRPC's thread: the answer, the assembly of its bytes, and why there is none."""
-        answer, payload = received(data, message, self._bounds)
+    async def _ask_again(self, incoming: _Incoming, error: AgainError) -> None:
+        if incoming.received is not None and not incoming.sinks:
+            # It was answered and its bytes were given up. Another process must not answer it again.
+            self._incoming.discard(incoming)
+            return
+        await self._again(incoming.attempt, error)
+        incoming.attempt += 1
+        self._ask(incoming)
+
+    def _arrived(self, incoming: _Incoming, found: _Answer | Exception, size: int) -> None:
+        """A reply to a message is here, or why there is none. No task waits for it: one is made if it is needed."""
+        self._note_reply(found if isinstance(found, Exception) else None, size)
+        self._answered_s = trio.current_time()
+        if not isinstance(found, Exception):
+            answer, assembly, why_not = found
+            if self._take(incoming, answer, assembly, why_not):
+                self._spawn(self._fetch, incoming, assembly)
+                return
+        else:
+            error = self._meaning("Ask", found)
+            if isinstance(error, AgainError):
+                self._spawn(self._ask_again, incoming, error)
+                return
+            self._give_up(incoming, "the peer takes this message for answered")
+        self._incoming.discard(incoming)
+
+    def _read_answer(self, message: Message, reply: pb.AskReply, payload: memoryview) -> _Answer:
+        """In the thread of the call: the answer, the assembly of its bytes, and why there is none."""
+        answer = received(reply, message, self._bounds)
         total_bytes = sum(answer.sizes)
         if total_bytes > self._max_answer_bytes:
             return answer, None, f"an answer of {total_bytes} bytes, and at most {self._max_answer_bytes} are allowed"
@@ -389,7 +421,12 @@ class Client:
     def _take(self, incoming: _Incoming, answer: Received, assembly: Assembly | None, why_not: str) -> bool:
         """Give the service an answer and the bytes that came with it. Returns whether there are parts to fetch."""
         if incoming.received is None:
-            sinks = self._service.receive(answer.answer, answer.sizes)
+            # It may send messages.
+            self._taken = incoming
+            try:
+                sinks = self._service.receive(answer.answer, answer.sizes)
+            finally:
+                self._taken = None
             if sinks is None:
                 return False
             incoming.sinks = dict(enumerate(sinks))
@@ -406,7 +443,7 @@ class Client:
         return bool(incoming.sinks)
 
     async def _fetch(self, incoming: _Incoming, assembly: Assembly) -> None:
-        """Fetch the missing parts. Raises GoneError."""
+        """Fetch the missing parts, and ask again if the peer has dropped them."""
         gone: list[GoneError] = []
 
         async def fetch(part: int) -> None:
@@ -424,7 +461,9 @@ class Client:
                 if any(sample in incoming.sinks for sample in assembly.samples_of(part)):
                     nursery.start_soon(fetch, part)
         if gone:
-            raise gone[0]
+            await self._ask_again(incoming, gone[0])
+        else:
+            self._incoming.discard(incoming)
 
     async def _fetch_part(self, number: int, assembly: Assembly, part: int) -> None:
         def read(data: bytes) -> None:

@@ -25,6 +25,20 @@ class SettledError(Exception):
     """The peer takes this message for acknowledged."""
 
 
+class RefusalError(Exception):
+    """The peer refused one message of a call: as a call that failed with ``code``."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(details)
+        self._code, self._details = code, details
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+
 MEANINGS: dict[grpc.StatusCode, type[Exception]] = {
     grpc.StatusCode.FAILED_PRECONDITION: UnknownError,
     grpc.StatusCode.NOT_FOUND: GoneError,
@@ -45,4 +59,6 @@ def plainly(code: grpc.StatusCode, details: str) -> str:
 
 def is_unreached(error: Exception) -> bool:
     """Whether a call ended without a valid reply of the peer."""
-    return isinstance(error, ValueError) or (isinstance(error, grpc.RpcError) and error.code() in UNREACHED)
+    return isinstance(error, ValueError) or (
+        isinstance(error, (grpc.RpcError, RefusalError)) and error.code() in UNREACHED
+    )

@@ -1,9 +1,9 @@
 """Answers that are being prepared or sent, by requester and number.
 
 The core decides an answer and remembers it. Its bytes are here, from the first request for them until every part was
-sent once, or the requester acknowledges the answer. If the answer was lost after that, the message comes again and the
-node reads the bytes again. The same happens if all answers together exceed the limit, so a requester that does not
-fetch its answers cannot fill this node's memory.
+sent once, or the requester acknowledges the answer; those of an answer of one part only until those who wait for it
+have it. If the answer was lost after that, the message comes again and the node reads the bytes again. The same happens
+if all answers together exceed the limit, so a requester that does not fetch its answers cannot fill this node's memory.
 
 Handler threads come here under a lock. Rejected: to enter the trio task for each part, which would wait for all that
 the task does.
@@ -18,10 +18,13 @@ from redoxfs.peers.parts import Cut
 from redoxfs.peers.service import Reply
 
 MOST_ANSWERS = 4096
-"""Of one requester, at once. A node asks for 16 at a time, and asks again for those that took too long."""
+"""Of one requester, at once. A call has 32 of them, and those of calls that broke may still be read."""
 
 KEPT_BYTES = 1 << 30
 """The default limit for all answers that are not fetched yet."""
+
+
+NOTHING = Cut(())
 
 
 class CrowdedError(Exception):
@@ -31,7 +34,7 @@ class CrowdedError(Exception):
 class Outgoing:
     """One answer. ``ready``: its bytes are here (True), or there is nothing to send (False)."""
 
-    __slots__ = ("cut", "dropped", "head", "number", "ready", "reply", "requester", "unsent", "users")
+    __slots__ = ("cut", "dropped", "head", "number", "ready", "reply", "requester", "unsent", "users", "whole")
 
     def __init__(self, requester: int, number: int, ready: "Future[bool]") -> None:
         self.requester = requester
@@ -39,9 +42,10 @@ class Outgoing:
         self.ready = ready
         self.reply: Reply | None = None
         self.head = b""
-        self.cut = Cut(())
+        self.cut = NOTHING
         self.unsent: set[int] = set()
         self.users = 0
+        self.whole: bytes | None = None
         self.dropped = False
 
 
@@ -92,6 +96,13 @@ class Outbox:
         with self._lock:
             answer.users -= 1
             self._let_go(answer)
+
+    def finish(self, answer: Outgoing, whole: bytes) -> None:
+        """The answer has one part, and these are all of its bytes. They are here until those who asked have them."""
+        with self._lock:
+            answer.whole = whole
+            self.bytes_sent[answer.requester] += len(whole)
+            self._drop(answer)
 
     def prepared(self, answer: Outgoing, reply: Reply, head: bytes, cut: Cut) -> None:
         """The bytes are here."""
@@ -157,5 +168,5 @@ class Outbox:
         """Release the bytes, once, when no thread uses them."""
         if answer.dropped and not answer.users and answer.reply is not None:
             reply, answer.reply = answer.reply, None
-            answer.cut = Cut(())
+            answer.cut = NOTHING
             self._release(reply)

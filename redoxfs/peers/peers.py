@@ -53,7 +53,7 @@ GONE = ("unreachable", "refused")
 """States of a peer in which requests must not wait for it."""
 
 THREADS = 128
-"""The most calls that are handled at once, for any number of nodes."""
+"""The most calls that are handled at once, for any number of nodes, beside those that carry messages."""
 
 log = logging.getLogger(__name__)
 
@@ -184,10 +184,10 @@ class Peers:
             kept=self._kept,
             turns=self._laps.turns,
             meet=self._meet,
-            spawn=self._spawn_from_a_thread,
+            spawn=self._spawn,
             bounds=self._bounds,
             kept_bytes=self._max_answer_bytes,
-            threads=min(THREADS, CALLS_AT_ONCE * max(1, len(self._view.addresses) - 1)),
+            threads=threads_for(len(self._view.addresses) - 1),
         )
         started = trio.Event()
         trio.lowlevel.spawn_system_task(self._live, started)
@@ -394,9 +394,6 @@ class Peers:
         if self._running:
             self._nursery.start_soon(_guarded, act, args)
 
-    def _spawn_from_a_thread(self, act: Callable[..., Any], *args: object) -> None:
-        self._bridge.post(self._spawn, act, *args)
-
     def _changed(self, node: int, state: str, before: str) -> None:
         self._change.set()
         if state in GONE and before not in GONE:
@@ -521,6 +518,11 @@ class Peers:
         if self._last_trace is not None:
             client.follow(self._last_trace)
         self._service.restarted(node)
+
+
+def threads_for(peers: int) -> int:
+    """The calls of so many peers that are handled at once. Those that carry messages last as long as the peers."""
+    return min(THREADS + peers, CALLS_AT_ONCE * max(1, peers))
 
 
 async def _guarded(act: Callable[..., Any], args: tuple[object, ...]) -> None:

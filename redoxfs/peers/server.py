@@ -1,20 +1,23 @@
 """This node as its peers see it.
 
 gRPC calls the handlers in its own threads. They read constant data only, and enter the trio task through the bridge for
-anything that changes the node. A handler's thread waits for as long as storage takes. The limits of the clients
-(`redoxfs.peers.client`) keep the number of waiting threads below the number of threads.
+anything that changes the node. The call with a peer's messages has two threads for as long as it lasts, and a handler
+of a sample that is sent again waits for as long as storage takes. The limits of the clients (`redoxfs.peers.client`)
+keep the number of waiting threads below the number of threads.
 """
 
 import errno
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import grpc
 import trio
 from grpc_health.v1 import health, health_pb2
 
+from redoxfs.peers.answering import Answering
 from redoxfs.peers.bounds import SIGNED, Bounds, check_below
 from redoxfs.peers.bridge import Bridge, ClosedError, keep, keep_error
 from redoxfs.peers.channel import SERVER_OPTIONS, Transport, one_line
@@ -23,7 +26,7 @@ from redoxfs.peers.outgoing import KEPT_BYTES, CrowdedError, Outbox, Outgoing
 from redoxfs.peers.parts import PART_BYTES, Cut
 from redoxfs.peers.service import PeerService, Reply
 from redoxfs.peers.traces import TraceAssembly
-from redoxfs.peers.translation import TooManyFilesError, asked, failed_head, parse, reply_head
+from redoxfs.peers.translation import TooManyFilesError, asked, failed_head, parse, refused_head, reply_head
 from redoxfs.peers.v1 import peers_pb2 as pb
 
 SERVICE = "redoxfs.v1.Peers"
@@ -42,6 +45,8 @@ STOP_S = 5.0
 P = ParamSpec("P")
 T = TypeVar("T")
 
+Act = Callable[[T], Reply | Awaitable[Reply | None] | None]
+
 log = logging.getLogger(__name__)
 
 
@@ -54,7 +59,7 @@ class Server:
         kept: called in the trio task; returns the file that this node starts from.
         turns: called in the trio task; returns the file of the turns of its readers so far.
         meet: called in the trio task with a caller's Hello; returns the reply.
-        spawn: starts an async function in the trio task; called by any thread.
+        spawn: starts an async function; called in the trio task.
         threads: the number of calls that are handled at once.
         bounds: refuse messages that are out of these.
         kept_bytes: limit for answers that were requested and not fetched; beyond it the oldest are dropped.
@@ -112,7 +117,6 @@ class Server:
         # Without (de)serializers: bytes in, bytes out.
         methods = {
             "Hello": self._hello,
-            "Ask": self._ask,
             "Part": self._part,
             "Follow": self._follow,
             "Turns": self._turns,
@@ -121,6 +125,7 @@ class Server:
         handlers: dict[str, Any] = {
             name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()
         }
+        handlers["Ask"] = grpc.stream_stream_rpc_method_handler(self._ask)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         # Only Check: a Watch would occupy one of the calls for as long as its caller likes.
         check: dict[str, Any] = {"Check": grpc.unary_unary_rpc_method_handler(self._check_health)}
@@ -172,7 +177,15 @@ class Server:
         self._check_name(request.caller.node, context)
         return self._in_node(context, self._meet, request).SerializeToString()
 
-    def _ask(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+    def _ask(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        answering = Answering(
+            self.outbox, requests, partial(self._take, context=context), partial(self._reply, context=context)
+        )
+        context.add_callback(answering.end)
+        return answering.replies()
+
+    def _take(self, data: bytes, context: grpc.ServicerContext) -> Outgoing:
+        """The answer to a message. It is being prepared."""
         try:
             request = parse(pb.AskRequest, data)
             self._admit(request.caller, context)
@@ -184,15 +197,21 @@ class Server:
             answer, is_new = self.outbox.take(message.requester, message.number, self._bridge.promise)
         except CrowdedError as error:
             _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        if is_new:
+            act, what = self._service.handle, f"message {message.number} of node {message.requester}"
+            self._bridge.post(self._prepare, self.outbox, answer, what, act, message)
+        return answer
+
+    def _reply(self, answer: Outgoing, context: grpc.ServicerContext) -> bytes:
+        """An answer that is ready, with part 0 of its bytes; or why it is not sent."""
         try:
-            if is_new:
-                act, what = self._service.handle, f"message {message.number} of node {message.requester}"
-                self._spawn(self._prepare, self.outbox, answer, what, act, message)
-            if not self._result(context, answer):
-                _refuse(context, grpc.StatusCode.ABORTED, f"message {message.number} was answered before")
-            return _bytes_of(self.outbox, answer, 0, answer.head)
-        finally:
-            self.outbox.leave(answer)
+            if not answer.ready.result(0):
+                return _refusal(answer, grpc.StatusCode.ABORTED, f"message {answer.number} was answered before")
+        except ClosedError as error:
+            _refuse(context, grpc.StatusCode.UNAVAILABLE, str(error))
+        except Exception as error:
+            return _refusal(answer, grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
+        return _bytes_of(self.outbox, answer, 0, answer.head)
 
     def _reread(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         try:
@@ -213,7 +232,7 @@ class Server:
         try:
             if is_new:
                 act, what = self._service.reread, f"a request of node {requester} for sample {sample} again"
-                self._spawn(self._prepare, rereads, answer, what, act, sample)
+                self._bridge.post(self._prepare, rereads, answer, what, act, sample)
             self._result(context, answer)
             return _bytes_of(rereads, answer, 0, answer.head)
         finally:
@@ -322,22 +341,34 @@ class Server:
 
     # In the trio task
 
-    async def _prepare(
-        self, outbox: Outbox, answer: Outgoing, what: str, act: Callable[[T], Awaitable[Reply | None]], asked: T
-    ) -> None:
-        """Let the service answer, by ``act(asked)``."""
+    def _prepare(self, outbox: Outbox, answer: Outgoing, what: str, act: Act[T], asked: T) -> None:
+        """Let the service answer, by ``act(asked)``. A task is only made if it has to wait for bytes."""
         try:
-            reply = await act(asked)
-            if reply is not None:
-                outbox.prepared(answer, reply, *self._cut(reply))
+            found = act(asked)
+            if isinstance(found, Awaitable):
+                self._spawn(self._prepare_late, outbox, answer, what, found)
+            else:
+                self._prepared(outbox, answer, found)
         except Exception as error:
-            is_bug = not isinstance(error, (OSError, trio.TooSlowError))
-            log.warning("%s is not answered yet: %r", what, error, exc_info=is_bug)
-            outbox.drop(answer)
-            keep_error(answer.ready, error)
-            return
+            _failed(outbox, answer, what, error)
+
+    async def _prepare_late(self, outbox: Outbox, answer: Outgoing, what: str, found: Awaitable[Reply | None]) -> None:
+        try:
+            self._prepared(outbox, answer, await found)
+        except Exception as error:
+            _failed(outbox, answer, what, error)
+
+    def _prepared(self, outbox: Outbox, answer: Outgoing, reply: Reply | None) -> None:
         if reply is None:
             outbox.drop(answer)
+        else:
+            head, cut = self._cut(reply)
+            if cut.part_count == 1:
+                # Nothing else of it will be fetched.
+                outbox.finish(answer, with_payload(head, cut.pieces(0)))
+                self._service.release(reply)
+            else:
+                outbox.prepared(answer, reply, head, cut)
         keep(answer.ready, reply is not None)
 
     def _cut(self, reply: Reply) -> tuple[bytes, Cut]:
@@ -349,7 +380,16 @@ class Server:
             raise
 
 
+def _failed(outbox: Outbox, answer: Outgoing, what: str, error: Exception) -> None:
+    is_bug = not isinstance(error, (OSError, trio.TooSlowError))
+    log.warning("%s is not answered yet: %r", what, error, exc_info=error if is_bug else None)
+    outbox.drop(answer)
+    keep_error(answer.ready, error)
+
+
 def _bytes_of(outbox: Outbox, answer: Outgoing, part: int, head: bytes) -> bytes:
+    if answer.whole is not None:
+        return answer.whole
     data = with_payload(head, answer.cut.pieces(part))
     outbox.sent(answer, part, len(data))
     return data
@@ -369,6 +409,11 @@ def _cut(reply: Reply) -> tuple[bytes, Cut]:
 def _left_s(context: grpc.ServicerContext) -> float:
     left_s = context.time_remaining()
     return CALL_S if left_s is None else max(0.0, min(left_s, CALL_S))
+
+
+def _refusal(answer: Outgoing, code: grpc.StatusCode, why: str) -> bytes:
+    number, _ = code.value
+    return refused_head(answer.number, number, why)
 
 
 def _refuse(context: grpc.ServicerContext, code: grpc.StatusCode, why: str) -> NoReturn:

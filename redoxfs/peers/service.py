@@ -1,6 +1,6 @@
 """The interfaces that a node implements for its peers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,14 +22,15 @@ class Reply:
 class PeerService(Protocol):
     """Messages of peers, and answers to this node's messages. Called in the trio task alone."""
 
-    async def handle(self, message: Message) -> Reply | None:
-        """The answer to another node's message; None if that node has it. Not called twice at once for a message.
+    def handle(self, message: Message) -> Reply | Awaitable[Reply | None] | None:
+        """The answer to another node's message, at once if its bytes are here; None if that node has it. Not called
+        twice at once for a message.
 
         A message comes again if its answer was lost, or if this raised: at any time before the requester acknowledges
         the answer.
         """
 
-    async def reread(self, sample: int) -> Reply:
+    def reread(self, sample: int) -> Reply | Awaitable[Reply]:
         """The bytes of a sample that lies at this node, again and outside of any turn. Changes no decision."""
 
     def release(self, reply: Reply) -> None:

@@ -229,8 +229,8 @@ def _head(answer: Answer | None, header: pb.Header) -> bytes:
         )
     else:
         raise TypeError(f"no way to send a {type(answer).__name__}")
-    kind = pb.RereadReply if answer is None else pb.AskReply
-    head = kind(header=header).SerializeToString()
+    reply = pb.RereadReply(header=header) if answer is None else pb.AskReply(header=header, number=answer.number)
+    head = reply.SerializeToString()
     if len(head) > HEADER_LIMIT_BYTES:
         raise TooManyFilesError(
             f"a header of {len(head)} bytes, more than {HEADER_LIMIT_BYTES}: too many files in one answer"
@@ -238,10 +238,20 @@ def _head(answer: Answer | None, header: pb.Header) -> bytes:
     return head
 
 
-def received(data: bytes, message: Message, bounds: Bounds | None = None) -> tuple[Received, memoryview]:
-    """The answer in an AskReply to ``message``, and its part 0. Raises ValueError."""
+def refused_head(number: int, code: int, why: str) -> bytes:
+    """An AskReply that says why there is no answer to message ``number``."""
+    return pb.AskReply(number=number, refusal=pb.Refusal(code=code, text=one_line(why))).SerializeToString()
+
+
+def replied(data: bytes) -> tuple[pb.AskReply, memoryview]:
+    """An AskReply without its payload, and the payload. Raises ValueError."""
     head, payload = _split(data)
-    header = parse(pb.AskReply, head).header
+    return parse(pb.AskReply, head), payload
+
+
+def received(reply: pb.AskReply, message: Message, bounds: Bounds | None = None) -> Received:
+    """The answer in an AskReply to ``message``. Raises ValueError."""
+    header = reply.header
     kind = header.WhichOneof("answer")
     answer: Answer
     if kind == "remote_answer" and isinstance(message, RemoteRead):
@@ -281,7 +291,7 @@ def received(data: bytes, message: Message, bounds: Bounds | None = None) -> tup
             bounds.check_given(message.cls, answer.cls, answer.samples)
     if len(header.file_counts) != len(answer.samples):
         raise ValueError(f"an answer of {len(answer.samples)} samples with the files of {len(header.file_counts)}")
-    return Received(answer, *_announced(header)), payload
+    return Received(answer, *_announced(header))
 
 
 def reread(data: bytes) -> tuple[SampleHead, int, memoryview]:

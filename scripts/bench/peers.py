@@ -2,10 +2,10 @@
 
     scripts/bench/peers.py [--seconds 3] [--rounds 3] [--sample-bytes 100000] [--batch 10] [--batch 64] [--json]
 
-One process is a home, and one or four others are requesters. A requester keeps as many messages under way as a node
-does. Every message brings a batch of samples, and each sample ends in memory of its own. The benchmark takes no
-decisions and reads nothing from storage. The same bytes also go over one TCP connection for each requester: `sendall`
-of the samples at one end, `recv_into` of one buffer at the other. It needs no root.
+One process is a home, and one or four others are requesters. A requester keeps 16 messages under way. Every message
+brings a batch of samples, and each sample ends in memory of its own. The benchmark takes no decisions and reads nothing
+from storage. The same bytes also go over one TCP connection for each requester: `sendall` of the samples at one end,
+`recv_into` of one buffer at the other. It needs no root.
 
 How to read the result: rounds are interleaved, and the table gives medians. CPU seconds are those of all processes;
 where there are fewer cores than processes, compare them rather than MB/s.
@@ -31,12 +31,14 @@ from rich.table import Table
 
 from redoxfs.chunks.store import FileBytes, Payload, Stamp
 from redoxfs.peers import Identity, Peers, Reply, View
-from redoxfs.peers.client import ASKS_AT_ONCE
 from redoxfs.protocol import Given, Take
 from redoxfs.protocol.events import Answer, Message
 
 REQUESTERS = (1, 4)
 BATCHES = (10, 64)
+ASKS_AT_ONCE = 16
+"""Messages that are under way to a home: as many as workers of a job wait for it."""
+
 PATIENCE_S = 60
 
 fork = multiprocessing.get_context("fork")
@@ -53,7 +55,7 @@ class Fake:
         self.bytes_got = 0
         self.cpu_began_s = 0.0
 
-    async def handle(self, message: Message) -> Reply | None:
+    def handle(self, message: Message) -> Reply:
         samples = tuple(range(len(self._payloads)))
         return Reply(Given(message.home, message.number, 0, 1, samples, 0, 0), self._payloads)
 

@@ -10,7 +10,7 @@ All methods are called in the node's task.
 
 import errno
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -65,7 +65,7 @@ class Messages:
 
     # From peers
 
-    async def handle(self, message: Message) -> Reply | None:
+    def handle(self, message: Message) -> Reply | Awaitable[Reply] | None:
         """The answer to another node's message, with the bytes; None where that node has the answer."""
         if self._node.is_frozen:
             raise OSError(errno.EAGAIN, "this node's process ends")
@@ -81,29 +81,32 @@ class Messages:
         answer = handled.answer
         if answer is None:
             return None
-        contents = self._node.supply.give(handled)
+        return self._reply(answer, self._node.supply.give(handled))
+
+    def reread(self, sample: int) -> Reply | Awaitable[Reply]:
+        """The bytes of a sample that lies here, for a node that has lost them."""
+        supply = self._node.supply
+        if self._node.is_frozen or supply.owner(sample) is not None:
+            raise OSError(errno.EAGAIN, "this node's process ends, or its list of nodes is another")
+        return self._reply(None, (supply.give_again(sample),))
+
+    def _reply(self, answer: Answer | None, contents: Sequence[Content]) -> Reply | Awaitable[Reply]:
+        """``answer`` with the bytes of its samples: at once if all are here."""
+        if all(content.arrived for content in contents):
+            return self._complete(answer, contents)
+        return self._reply_late(answer, contents)
+
+    async def _reply_late(self, answer: Answer | None, contents: Sequence[Content]) -> Reply:
         try:
             await all_here(contents, self._timeout_s)
         except BaseException:
             self._sent(contents)
             raise
-        reply = Reply(answer, tuple(content.payload for content in contents))
-        self._contents[id(reply)] = contents
-        return reply
+        return self._complete(answer, contents)
 
-    async def reread(self, sample: int) -> Reply:
-        """The bytes of a sample that lies here, for a node that has lost them."""
-        supply = self._node.supply
-        if self._node.is_frozen or supply.owner(sample) is not None:
-            raise OSError(errno.EAGAIN, "this node's process ends, or its list of nodes is another")
-        content = supply.give_again(sample)
-        try:
-            await all_here((content,), self._timeout_s)
-        except BaseException:
-            self._sent((content,))
-            raise
-        reply = Reply(None, (content.payload,))
-        self._contents[id(reply)] = (content,)
+    def _complete(self, answer: Answer | None, contents: Sequence[Content]) -> Reply:
+        reply = Reply(answer, tuple([content.payload for content in contents]))
+        self._contents[id(reply)] = contents
         return reply
 
     def release(self, reply: Reply) -> None:

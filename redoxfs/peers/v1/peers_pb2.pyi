@@ -142,12 +142,24 @@ class Take(_message.Message):
     def __init__(self, cls: _Optional[int] = ..., lap: _Optional[int] = ..., most: _Optional[int] = ..., room_bytes: _Optional[int] = ..., again: _Optional[int] = ..., done: _Optional[int] = ..., epoch: _Optional[int] = ..., anyway: _Optional[bool] = ..., turn: _Optional[int] = ...) -> None: ...
 
 class AskReply(_message.Message):
-    __slots__ = ("header", "payload")
+    __slots__ = ("header", "number", "refusal", "payload")
     HEADER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     header: Header
+    number: int
+    refusal: Refusal
     payload: bytes
-    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., number: _Optional[int] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("code", "text")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    text: str
+    def __init__(self, code: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Header(_message.Message):
     __slots__ = ("remote_answer", "given", "file_counts", "lengths", "sizes", "mtimes_ns", "inodes", "changed", "problems", "total_bytes", "part_count")
