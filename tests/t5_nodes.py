@@ -350,8 +350,8 @@ def test_each_node_reads_its_own_shards_on_local_storage(machine: Machine, sourc
     ended = mount_pair(machine, parts, local, local, local)
     assert [code for code, _ in ended] == [0, 0, 0], ended
     names = sorted(path.relative_to(source) for path in source.glob("train/*/*"))
-    for _ in range(2):
-        random.shuffle(names)
+    for number in range(2):
+        random.Random(number).shuffle(names)
         seen = Counter[str]()
         for node in range(3):
             for name in names[node::3]:
@@ -399,9 +399,10 @@ def test_after_an_epoch_local_storage_with_caches_needs_no_source(
     assert [code for code, _ in ended] == [0, 0, 0], ended
     mounts = [machine.folder / f"node{node}" for node in range(3)]
     names = sorted(path.relative_to(source) for path in source.glob("train/*/*"))
+    order = random.Random(0)
 
     def epoch() -> None:
-        random.shuffle(names)
+        order.shuffle(names)
         seen = Counter[str]()
         for number, name in enumerate(names):
             data = (mounts[number % 3] / name).read_bytes()

@@ -49,9 +49,9 @@ def test_laps_of_a_node_are_its_share_of_the_epochs(machine: Machine, tmp_path: 
     source = tmp_path / "data"
     make_images(source, {"n00000001": 100, "n00000002": 100})
     machine.mount_nodes(source, reserve_addresses(2), *PATIENT, "--classes", "dir", "--policy", policy)
-    names = [path.relative_to(source) for path in source.rglob("*.png")]
-    for _ in range(3):
-        random.shuffle(names)
+    names = sorted(path.relative_to(source) for path in source.rglob("*.png"))
+    for epoch in range(3):
+        random.Random(epoch).shuffle(names)
         for number, name in enumerate(names):
             (machine.mnt / str(number % 2) / name).read_bytes()
     for node in range(2):
