@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from math import log2
 from pathlib import Path
@@ -174,6 +175,8 @@ def test_signals_until_its_end_let_a_foreground_mount_end_cleanly(
                 running.send_signal(signal.SIGTERM)
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(daemon, signal.SIGTERM)
+                # Without a pause, each would interrupt Python's handler of the one before, until its stack is full.
+                time.sleep(0.001)
         finally:
             os.close(daemon)
         rest = running.stderr.read()

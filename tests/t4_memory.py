@@ -206,8 +206,8 @@ def test_20_epochs_take_no_more_memory_than_5(
     assert has_laps(stats, policy, 20)
     assert stats["memory_used_bytes"] <= memory
     assert after[20] - after[5] <= GROWTH_BYTES
-    # How many depends on the order of opens: where many samples are read alone, the stream grows.
-    assert (stats["retained_samples"] > 0) == retains
+    # Not how many are there now: where the order of opens has many samples read alone, the stream grows.
+    assert (stats["reads_saved"] > 0) == retains
 
 
 @pytest.mark.parametrize("policy", POLICIES)

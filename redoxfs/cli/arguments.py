@@ -608,8 +608,8 @@ def _add_files(verb: "argparse._ActionsContainer") -> None:
     verb.add_argument(
         "--classes",
         metavar="HOW",
-        help="which samples may replace each other: auto, dir, any, sampler, none, FILE.csv or member:cls, the files"
-        " with the labels in tar archives (default: auto)",
+        help="which samples may replace each other: auto, dir, any, sampler, none, FILE.csv,"
+        " member:cls (default: auto)",
     )
     verb.add_argument(
         "--samples",
