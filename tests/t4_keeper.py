@@ -381,6 +381,19 @@ def test_sigterm_to_the_keeper_ends_a_daemon_that_starts(machine: Machine, sourc
     assert machine.nothing_is_left()
 
 
+@pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT])
+def test_a_command_that_becomes_a_keeper_leaves_it_its_signals(asked: signal.Signals) -> None:
+    told = "import signal; print(*map(int, signal.sigpending()), flush=True)"
+    program = (
+        "import os, signal, sys; from redoxfs.launch.keeper import Ends; ends = Ends(); "
+        f"os.kill(os.getpid(), {int(asked)}); ends.leave_to_the_next(); "
+        f"os.execv(sys.executable, [sys.executable, '-c', {told!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    # Python installs its handler of SIGINT, and still blocks it.
+    assert done.stdout == f"{int(asked)}\n", done.stderr
+
+
 def test_an_end_that_a_leaving_daemon_does_not_hear_of_ends_the_next(tmp_path: Path) -> None:
     """The one that leaves does not unmount, so another has to."""
     keepers, daemons = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

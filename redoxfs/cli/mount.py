@@ -21,6 +21,7 @@ from redoxfs.launch.defaults import DEFAULT_SLOW_OPEN_S
 from redoxfs.launch.errors import DaemonError
 from redoxfs.launch.forks import forked
 from redoxfs.launch.fuse_options import parse_fuse_options
+from redoxfs.launch.keeper import Ends
 from redoxfs.launch.logs import log_to
 from redoxfs.launch.notify import notify, notify_when_readable
 from redoxfs.launch.options import DatasetOptions, MountOptions
@@ -134,6 +135,7 @@ def _serve_here(prepared: Prepared, work: Work) -> None:
     command = os.getpid()
 
     def be_daemon() -> int:
+        ends.forget()
         # A Ctrl-C is for the keeper too, which passes it on as SIGTERM. So is the end of the terminal.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -148,8 +150,9 @@ def _serve_here(prepared: Prepared, work: Work) -> None:
         logging.shutdown()
         return code
 
+    ends = Ends()
     with forked(be_daemon, signal.SIGTERM) as daemon:
-        prepared.keeper.become(daemon, log_fd, options.log_format, is_foreground=True)
+        prepared.keeper.become(daemon, log_fd, options.log_format, ends=ends)
 
 
 def _log(options: MountOptions) -> Callable[[TextIO], None]:
@@ -168,7 +171,7 @@ def _serve_behind(prepared: Prepared, work: Work) -> None:
         take_part(prepared.turn, parent, KEEPER)
         parent = os.getpid()
         with forked(be_daemon, signal.SIGTERM) as daemon:
-            keeper.become(daemon, log_fd, options.log_format, is_foreground=False)
+            keeper.become(daemon, log_fd, options.log_format, ends=None)
 
     def daemon_work(on_ready: Callable[[], None], on_news: Callable[[str], None]) -> int:
         def ready() -> None:

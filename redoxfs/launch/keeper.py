@@ -239,17 +239,23 @@ class NewKeeper:
         os.close(self.ours_fd)
         return Keeper(socket.socket(fileno=self.daemons_fd), self.mountpoint, self.held, control_path=self.control_path)
 
-    def become(self, daemon: int, log_fd: int, log_format: str, *, is_foreground: bool) -> NoReturn:
-        """Become the keeper of the child ``daemon``. Called in the process that forked it."""
+    def become(self, daemon: int, log_fd: int, log_format: str, *, ends: "Ends | None") -> NoReturn:
+        """Become the keeper of the child ``daemon``. Called in the process that forked it.
+
+        Args:
+            ends: the command stays in the foreground, and these signals are the keeper's; None: in the background.
+        """
         program = program_path()
         os.chdir("/")
         os.set_inheritable(self.turn, True)
         for fd, number in ((self.ours_fd, 0), (log_fd, 1), (log_fd, 2)):
             os.dup2(fd, number)
-        place = "foreground" if is_foreground else "background"
+        place = "background" if ends is None else "foreground"
         arguments = [place, str(daemon), str(self.turn), str(self.control_path), str(self.mountpoint)]
         command, environment = restart_command(self.mountpoint)
         environment["REDOXFS_KEEPER_LOG"] = log_format
+        if ends is not None:
+            ends.leave_to_the_next()
         os.execve(program, [program.name, *arguments, *command], environment)
 
 
@@ -375,6 +381,29 @@ def inherited() -> Inheritance:
         Past(int(restarts), crashed == "1", death or None, int(death_s)),
         _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[0],
     )
+
+
+class Ends:
+    """Signals that ask a command to end while it becomes a keeper: noted from now on."""
+
+    _NUMBERS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self) -> None:
+        self._noted: list[int] = []
+        self._before = {
+            number: signal.signal(number, lambda one, _: self._noted.append(one)) for number in self._NUMBERS
+        }
+
+    def forget(self) -> None:
+        """They do as before: in a child."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def leave_to_the_next(self) -> None:
+        """The program that this process executes now finds them pending."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._NUMBERS)
+        for number in self._noted:
+            signal.raise_signal(number)
 
 
 def let_signals_end() -> None:
