@@ -112,7 +112,6 @@ SECTIONS = (
         _settings("1k-p100", "1k-3xp100", "1k-3xa10", "1k-5xa10", "libri-a10", "libri-3xa10", "libri-5xa10"),
         # A fortieth: all of ImageNet-21k takes hours.
         (*_settings("21k-2xa100", "21k-3xa100"), *_files(328_838)),
-        ("--vary", "each", *_files(64_000)),
         quick=_files(9_000),
         minutes=90,
         plots=True,
