@@ -183,6 +183,7 @@ def steps() -> list[tuple[str, str]]:
 IN_STAGE = {
     "DEBIAN_FRONTEND": "noninteractive",
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+    "TMPDIR": "/tmp",
     # Compilers take half the time without optimization.
     "CFLAGS": "-O0",
 }
