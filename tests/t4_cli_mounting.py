@@ -410,7 +410,7 @@ def test_a_mount_for_other_containers_says_whom_it_does_not_see(machine: Machine
             check=False,
         )
         assert "is served at" in done.stderr
-        assert done.stderr.count("those whose pids are not seen here hold files by path") == lines
+        assert done.stderr.count("programs whose pids redoxfs cannot see from here share their open files") == lines
 
 
 def test_a_list_that_closes_what_a_mode_opens_is_one_line_of_a_mount_for_others(machine: Machine, source: Path) -> None:

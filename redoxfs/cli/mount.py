@@ -226,8 +226,8 @@ IN_THE_SCRIPT = "in the script: DataLoader(dataset, sampler=redoxfs.torch.RedoxS
 """What a mount for a sampler needs."""
 
 OUT_OF_SIGHT = (
-    "programs of other containers may use this mount: those whose pids are not seen here hold files by path, as one "
-    "program"
+    "other containers can use this mount: programs whose pids redoxfs cannot see from here share their open files, as "
+    "one program"
 )
 """What two opens of a path by nobody that is known mean."""
 

@@ -318,7 +318,7 @@ class Client:
             self._malformed = 0
 
     def _meaning(self, method: str, error: Exception) -> Exception:
-        if isinstance(error, (grpc.RpcError, RefusalError)):
+        if isinstance(error, grpc.RpcError):
             code: grpc.StatusCode = error.code()
             why = plainly(code, error.details() or "")
             if self.state == "joining":

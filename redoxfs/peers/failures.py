@@ -25,7 +25,7 @@ class SettledError(Exception):
     """The peer takes this message for acknowledged."""
 
 
-class RefusalError(Exception):
+class RefusalError(grpc.RpcError):
     """The peer refused one message of a call: as a call that failed with ``code``."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
@@ -59,6 +59,4 @@ def plainly(code: grpc.StatusCode, details: str) -> str:
 
 def is_unreached(error: Exception) -> bool:
     """Whether a call ended without a valid reply of the peer."""
-    return isinstance(error, ValueError) or (
-        isinstance(error, (grpc.RpcError, RefusalError)) and error.code() in UNREACHED
-    )
+    return isinstance(error, ValueError) or (isinstance(error, grpc.RpcError) and error.code() in UNREACHED)

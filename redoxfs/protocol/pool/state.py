@@ -408,8 +408,9 @@ class PoolState:
         """Enter the laps of `_lap` with nothing in memory. The samples marked in `Queues.had` have had their turn."""
         had = self._queues.had_array
         # Nor has a sample a turn that no lap covers.
-        fresh: Flags = (had == NOT_YET) & self._queues.is_member()
-        had[~self._queues.is_member()] = NOT_YET
+        is_member = self._queues.is_member()
+        fresh: Flags = (had == NOT_YET) & is_member
+        had[~is_member] = NOT_YET
         self._queues.reset(fresh)
         self._queues.stays_array[:] = fresh & self._retained_array
         # Classes without samples do not count: where no class runs over, `_look_at` has less to do.
@@ -418,7 +419,7 @@ class PoolState:
         self._running_over = int(np.count_nonzero(runs_over))
         next_lap: Flags | None = None
         if self._running_over:
-            next_lap = ~fresh & runs_over[self._class_array] & self._queues.is_member()
+            next_lap = ~fresh & runs_over[self._class_array] & is_member
         self._chunks.reset(fresh, next_lap)
 
     def _begin_lap(self, cls: int) -> None:
