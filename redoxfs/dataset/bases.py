@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from redoxfs.arrays import distinct, is_in
 from redoxfs.dataset.tree import Tree
 
-_WORD_BYTES = 8
+WORD_BYTES = 8
+"""Of names, compared at once."""
 
 
 def stem_bases(names: list[bytes]) -> list[bytes]:
@@ -70,24 +71,29 @@ def bases_of(tree: Tree, entries: NDArray[np.int64], groups: str) -> tuple[NDArr
     return first_of, length
 
 
+def words_of(tree: Tree) -> NDArray[np.uint8]:
+    """The bytes from each byte of the names on, uint8[n, WORD_BYTES], with zeros behind the last. A view of a copy."""
+    padded = np.append(tree.names, np.zeros(WORD_BYTES, np.uint8))
+    return np.lib.stride_tricks.sliding_window_view(padded, WORD_BYTES)
+
+
 def _alike(
     tree: Tree, entries: NDArray[np.int64], start: NDArray[np.int64], length: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Whether each name but the first lies in the directory of the one before, and begins with as long a key."""
     parent = tree.parent[entries]
     alike: NDArray[np.bool_] = (parent[1:] == parent[:-1]) & (length[1:] == length[:-1])
-    padded = np.append(tree.names, np.zeros(_WORD_BYTES, np.uint8))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, _WORD_BYTES)
+    windows = words_of(tree)
     left = np.flatnonzero(alike) + 1
     done = 0
     while len(left):
         # A shorter key has its bytes alone; the last word of a longer one overlaps the word before.
-        unused = np.maximum(_WORD_BYTES - length[left], 0).astype(np.uint64)
-        step = np.minimum(done, np.maximum(length[left] - _WORD_BYTES, 0))
+        unused = np.maximum(WORD_BYTES - length[left], 0).astype(np.uint64)
+        step = np.minimum(done, np.maximum(length[left] - WORD_BYTES, 0))
         word, before = (windows[start[at] + step].view("<u8").ravel() for at in (left, left - 1))
-        is_same = (word ^ before) << (unused * np.uint64(_WORD_BYTES)) == 0
+        is_same = (word ^ before) << (unused * np.uint64(WORD_BYTES)) == 0
         alike[left[~is_same] - 1] = False
-        done += _WORD_BYTES
+        done += WORD_BYTES
         left = left[is_same & (length[left] > done)]
     return alike
 

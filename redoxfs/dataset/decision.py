@@ -136,7 +136,7 @@ def build_catalog(
 
 
 def _members_elsewhere(classes: str) -> str:
-    return f"--classes {classes} is for tar archives; the labels of other files belong into a table, FILE.csv"
+    return f"--classes {classes} is for tar archives; the labels of other files belong in a table, FILE.csv"
 
 
 def _lies_in(tree: Tree, found: Groups, directories: NDArray[np.int64]) -> NDArray[np.bool_]:

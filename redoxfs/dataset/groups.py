@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from redoxfs.dataset.bases import BASES, bases_of
+from redoxfs.dataset.bases import BASES, WORD_BYTES, bases_of, words_of
 from redoxfs.dataset.errors import ClassesError, show
 from redoxfs.dataset.samples import hidden
 from redoxfs.dataset.tree import Tree
@@ -31,8 +31,6 @@ TOGETHER = (
 """A line about every mount with groups: the binding of a sample's files ends when they are closed and opened again."""
 
 KEY = "{key}"
-ROLE_WORD_BYTES = 8
-"""Compared at once. Most suffixes have no more."""
 # A bound sample keeps one bit of a 64-bit word for each of its files.
 MEMBERS_MAX = 64
 
@@ -153,12 +151,11 @@ def _roles(
     """The number of each file's role, what its name has behind its base in lower case, and the roles in order."""
     start, end = tree.name_at[entries] + base_bytes, tree.name_at[entries + 1]
     role = np.zeros(len(entries), np.int64)
-    padded = np.append(tree.names, np.zeros(ROLE_WORD_BYTES, np.uint8))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, ROLE_WORD_BYTES)
-    for at in range(0, int((end - start).max(initial=0)), ROLE_WORD_BYTES):
+    windows = words_of(tree)
+    for at in range(0, int((end - start).max(initial=0)), WORD_BYTES):
         left = np.flatnonzero(end - start > at)
         text = windows[start[left] + at]
-        text[np.arange(ROLE_WORD_BYTES) >= (end - start - at)[left][:, None]] = 0
+        text[np.arange(WORD_BYTES) >= (end - start - at)[left][:, None]] = 0
         text[(text >= ord("A")) & (text <= ord("Z"))] += 32
         word = np.zeros(len(entries), np.uint64)
         # Such numbers sort as the texts do.
