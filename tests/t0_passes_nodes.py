@@ -1,5 +1,6 @@
 """Passes on several nodes: an epoch gets no sample twice, whatever was opened before it."""
 
+import itertools
 import random
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from networks import Letter, Network, parts_of_chunks
 
 from redoxfs.protocol import PassingNode, Pending, PoolPolicy, Served, Take, answer_of, message_of, numbers_of
+from redoxfs.protocol.local_first.passes import MOST_OPENS, ROOM, HomePass, HomePasses
 from redoxfs.protocol.local_first.passing import MOST_BEHIND
 
 CHUNK_SIZE = 8
@@ -181,6 +183,134 @@ def test_an_epoch_that_every_node_is_told_of_gets_no_sample_twice(kind: str, nod
     """Also an epoch that was broken off, and whatever samples are exchanged."""
     job = job_of(kind, nodes, seed=nodes, exchange=0.2)
     assert not any(job.read(streams(kind, len(job.class_of), nodes, 3, seed=1), apart=apart, told=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_nodes_in_step_give_few_samples_twice_in_an_epoch_that_nobody_tells_of(kind: str) -> None:
+    """Laps alone give up to a quarter of the samples twice, and it stays so."""
+    job = job_of(kind, 3, seed=1)
+    twice_in = job.read(streams(kind, len(job.class_of), 3, 6, seed=1))
+    # A padded epoch is one lap and a little: it takes some until a path comes twice in a lap.
+    most, known = (10, 4) if kind == "padded by 5" else (2, 2)
+    assert max(twice_in[:known]) <= most
+    assert max(twice_in[known:]) <= 1
+
+
+@pytest.mark.parametrize("kind", ["whole", "in order"])
+@pytest.mark.parametrize("shares", [(1, 1, 1), (1, 2, 5)])
+def test_whole_epochs_are_laps_whatever_turns_nodes_take(kind: str, shares: tuple[int, ...]) -> None:
+    """Nodes meet between epochs. Nothing is held back, so that an epoch's order has nothing of the last one's."""
+    job, draw = Job(3, [path % 5 for path in range(160)], exchange=0.1), random.Random(3)
+    for _ in range(4):
+        order = list(range(160)) if kind == "in order" else draw.sample(range(160), 160)
+        ends = [0, *(20 * sum(shares[: number + 1]) * 8 // sum(shares) for number in range(3))]
+        turns = draw.sample([number for number in range(3) for _ in range(ends[number], ends[number + 1])], 160)
+        of_nodes = [iter(order[begin:end]) for begin, end in itertools.pairwise(ends)]
+        assert not twice([job.open(number, next(of_nodes[number])) for number in turns])
+    assert not any(tree.holds for node in job.nodes for tree in node._passes.trees)
+
+
+def test_uneven_nodes_in_any_turn_give_few_samples_twice() -> None:
+    """A quarter is left out of each epoch, and nobody tells of it."""
+    job, draw = Job(3, [path % 5 for path in range(240)]), random.Random(1)
+    twice_in = []
+    for _ in range(6):
+        ends = [0, 20, 80, 180]
+        order = draw.sample(range(240), 180)
+        turns = draw.sample([number for number in range(3) for _ in range(ends[number], ends[number + 1])], 180)
+        of_nodes = [iter(order[begin:end]) for begin, end in itertools.pairwise(ends)]
+        twice_in.append(twice([job.open(number, next(of_nodes[number])) for number in turns]))
+    assert max(twice_in) <= 3
+
+
+def passes_of(nodes: int = 3) -> tuple[HomePasses, HomePass]:
+    """Of node 0, with the first ten of twenty samples, all of one class."""
+    own = np.arange(20) < 10
+    passes = HomePasses(np.zeros(20, np.int32), own, np.zeros(20, np.int64), 1, node=0, nodes=nodes)
+    return passes, passes.trees[0]
+
+
+def held(passes: HomePasses) -> list[int]:
+    return [*map(int, np.flatnonzero(passes.held_array))]
+
+
+def test_what_left_for_a_node_is_held_back_until_its_run_began_later() -> None:
+    passes, tree = passes_of()
+    for sample, node, turn in ((1, 1, 5), (2, 2, 5), (3, 1, 7), (4, 0, 1)):
+        passes.leave(tree, sample, node, turn)
+    passes.heard(tree, 1, 5)
+    assert held(passes) == [2, 3, 4]
+    # It leaves again, for another.
+    passes.leave(tree, 3, 2, 9)
+    passes.heard(tree, 1, 100)
+    assert held(passes) == [2, 3, 4]
+    assert passes.oldest(tree, np.arange(10), (2,)) == (4, 1)
+    passes.heard(tree, 2, 9)
+    assert held(passes) == [4]
+    assert passes.held_of[0] == 1
+
+
+def test_a_peer_that_numbers_its_opens_anew_is_understood() -> None:
+    passes, tree = passes_of()
+    passes.leave(tree, 1, 1, MOST_OPENS - 8)
+    passes.heard(tree, 1, MOST_OPENS - 10)
+    passes.leave(tree, 2, 1, MOST_OPENS - 2)
+    # Its open before the next has the number 10 now, and 2 was given with its eighth.
+    passes.heard(tree, 1, 4)
+    assert held(passes) == [2]
+    passes.heard(tree, 1, 8)
+    assert held(passes) == []
+
+
+def test_a_node_that_numbers_its_opens_anew_goes_on() -> None:
+    passes, tree = passes_of()
+    tree.turn = MOST_OPENS - 3
+    for sample in range(3):
+        passes.leave(tree, sample, 0, tree.turn)
+        passes.leave(tree, 5 + sample, 1, 7 + sample)
+        since = passes.open(tree, sample)
+        passes.move(tree, 0, max(since, MOST_OPENS - 2))
+    before = held(passes)
+    passes.open(tree, 0)
+    assert tree.turn < 10
+    assert held(passes) == before
+    members = np.arange(10)
+    assert passes.oldest(tree, members, ())[0] == 5
+    passes.heard(tree, 1, 8)
+    assert held(passes) == sorted(sample for sample in before if sample not in (5, 6))
+
+
+def test_what_left_keeps_its_order_when_the_clock_begins_again() -> None:
+    passes, tree = passes_of()
+    tree.clock = MOST_OPENS - 4
+    for sample in (7, 1, 7, 3, 9, 2):
+        passes.leave(tree, sample, sample % 2, sample)
+    assert tree.clock < 10
+    order: list[int] = []
+    while len(order) < 5:
+        order.append(passes.oldest(tree, np.arange(10), order)[0])
+    assert order == [1, 7, 3, 9, 2]
+    passes.heard(tree, 1, 7)
+    assert held(passes) == [2, 9]
+
+
+def test_what_left_for_a_lost_peer_is_this_nodes() -> None:
+    passes, tree = passes_of()
+    passes.open(tree, 11)
+    passes.leave(tree, 1, 1, 500)
+    passes.forget(1)
+    assert held(passes) == [1]
+    passes.move(tree, 0, 1)
+    assert held(passes) == []
+
+
+def test_a_log_grows_and_drops_what_left_again() -> None:
+    passes, tree = passes_of()
+    for turn in range(5 * ROOM):
+        passes.leave(tree, turn % 3, 1, turn)
+    assert len(tree.log_of(1).left) == ROOM
+    assert held(passes) == [0, 1, 2]
 
 
 def test_an_epoch_of_one_tree_is_none_of_another() -> None:

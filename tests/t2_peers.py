@@ -826,8 +826,8 @@ def test_another_version_of_the_protocol_and_another_list_are_refused(monkeypatc
         async with running(view, 0, FakeService()) as here:
             monkeypatch.setattr("redoxfs.peers.view.PROTOCOL_VERSION", 9)
             async with running(view, 1, FakeService()) as there:
-                await refused(there, f"{found[0]}: has another protocol version (5 there, 9 here)")
-            await refused(here, f"{found[1]}: has another protocol version (9 there, 5 here)")
+                await refused(there, f"{found[0]}: has another protocol version (6 there, 9 here)")
+            await refused(here, f"{found[1]}: has another protocol version (9 there, 6 here)")
         monkeypatch.undo()
         async with running(view, 0, FakeService()) as here, running(View(1, found), 1, FakeService()) as there:
             await refused(there, f"{found[0]}: has another view")

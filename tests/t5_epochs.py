@@ -1,4 +1,4 @@
-"""Epochs that nodes are told of: exact whatever was read before them, with ranks that do not wait for each other."""
+"""Epochs of nodes: exact where they are told, whatever was read before, with ranks that do not wait for each other."""
 
 import random
 import signal
@@ -15,6 +15,10 @@ import redoxfs
 NODES, EPOCHS, BATCH = 3, 2, 16
 APART = 3
 """So many opens each node is behind the one before it."""
+
+FEW = 2 * APART * NODES
+"""As many samples may come twice where nobody tells: the opens by which nodes that do not wait are apart, and as many
+before each has found out."""
 
 KILLED_AT = 70
 """In the second epoch."""
@@ -65,9 +69,8 @@ def test_nodes_give_no_sample_twice_in_an_epoch_that_each_was_told_of(
             if told and step == KILLED_AT:
                 machine.kill(signal.SIGKILL, mountpoints[1])
         assert [len(got[number]) for number in range(2, 2 * EPOCHS + 1, 2)] == [len(val)] * EPOCHS
-        if told:
-            twice = {number: len(served) - len({*served}) for number, served in got.items() if number}
-            assert not any(twice.values()), twice
+        twice = {number: len(served) - len({*served}) for number, served in got.items() if number}
+        assert max(twice.values()) <= (0 if told else FEW), twice
     stats = [machine.stats(mountpoint) for mountpoint in mountpoints]
     assert [each["keeper"]["restarts"] for each in stats] == [0, 1, 0]
     assert [each["errors"] for each in stats] == [0] * NODES

@@ -97,8 +97,10 @@ def ask(caller: pb.Caller, message: Message, acked_below: int | None = None) -> 
                 again=message.attempt,
                 done=message.done,
                 epoch=message.epoch,
-                anyway=message.anyway,
                 turn=message.turn,
+                since=message.since,
+                anyway=message.anyway,
+                holds=message.holds,
             )
         )
     else:
@@ -138,7 +140,7 @@ def asked(request: pb.AskRequest, home: int, bounds: Bounds | None = None) -> Me
         take = request.take
         check_below(SIGNED, room_bytes=take.room_bytes)
         check_below(SIGNED_32, cls=take.cls, most=take.most, again=take.again, done=take.done)
-        check_below(SIGNED_32, epoch=take.epoch, turn=take.turn)
+        check_below(SIGNED_32, epoch=take.epoch, turn=take.turn, since=take.since)
         check_laps((take.lap,))
         message = Take(
             requester=requester,
@@ -152,8 +154,10 @@ def asked(request: pb.AskRequest, home: int, bounds: Bounds | None = None) -> Me
             attempt=take.again,
             done=take.done,
             epoch=take.epoch,
-            anyway=take.anyway,
             turn=take.turn,
+            since=take.since,
+            anyway=take.anyway,
+            holds=take.holds,
         )
     else:
         raise ValueError("a message of an unknown kind")
@@ -225,6 +229,8 @@ def _head(answer: Answer | None, header: pb.Header) -> bytes:
                 epoch=answer.epoch,
                 again=answer.again,
                 oldest=answer.oldest,
+                since=answer.since,
+                holds=answer.holds,
             )
         )
     else:
@@ -269,7 +275,7 @@ def received(reply: pb.AskReply, message: Message, bounds: Bounds | None = None)
         if len(given.samples) > max(1, message.max_samples):
             raise ValueError(f"{len(given.samples)} samples, where {message.max_samples} were asked for")
         check_below(SIGNED_32, cls=given.cls, left=given.left, done=given.done)
-        check_below(SIGNED_32, epoch=given.epoch, again=given.again, oldest=given.oldest)
+        check_below(SIGNED_32, epoch=given.epoch, again=given.again, oldest=given.oldest, since=given.since)
         check_laps((given.lap,))
         answer = Given(
             home=message.home,
@@ -282,6 +288,8 @@ def received(reply: pb.AskReply, message: Message, bounds: Bounds | None = None)
             epoch=given.epoch,
             again=given.again,
             oldest=given.oldest,
+            since=given.since,
+            holds=given.holds,
         )
     else:
         raise ValueError(f"a {type(message).__name__} was answered with {kind or 'nothing'}")

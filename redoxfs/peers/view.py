@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from redoxfs.peers.v1 import peers_pb2 as pb
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 """Incremented with each change in proto/, or in its meaning, that another version would misread."""
 
 INCARNATION_BITS = 63

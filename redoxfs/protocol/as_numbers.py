@@ -59,16 +59,18 @@ def _read(numbers: Sequence[int], kinds: dict[int, Callable[[list[int]], T]], na
 
 
 def _take(fields: list[int]) -> Take:
-    *others, anyway, turn = fields
-    if len(fields) != len(Take._fields) or anyway not in (0, 1):
+    *others, anyway, holds = fields
+    if len(fields) != len(Take._fields) or not {anyway, holds} <= {0, 1}:
         raise ValueError("too few or too many numbers, or a flag that is none")
-    message: Take = Take._make([*others, anyway == 1, turn])
+    message: Take = Take._make([*others, anyway == 1, holds == 1])
     return message
 
 
 def _given(fields: list[int]) -> Given:
-    home, number, cls, lap, left, done, epoch, again, oldest, *samples = fields
-    return Given(home, number, cls, lap, tuple(samples), left, done, epoch, again, oldest)
+    home, number, cls, lap, left, done, epoch, again, oldest, since, holds, *samples = fields
+    if holds not in (0, 1):
+        raise ValueError("a flag that is none")
+    return Given(home, number, cls, lap, tuple(samples), left, done, epoch, again, oldest, since, holds == 1)
 
 
 def _remote_read(fields: list[int]) -> RemoteRead:

@@ -120,7 +120,7 @@ class Hit(_message.Message):
     def __init__(self, sample: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
 
 class Take(_message.Message):
-    __slots__ = ("cls", "lap", "most", "room_bytes", "again", "done", "epoch", "anyway", "turn")
+    __slots__ = ("cls", "lap", "most", "room_bytes", "again", "done", "epoch", "anyway", "turn", "since", "holds")
     CLS_FIELD_NUMBER: _ClassVar[int]
     LAP_FIELD_NUMBER: _ClassVar[int]
     MOST_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +130,8 @@ class Take(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ANYWAY_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
     cls: int
     lap: int
     most: int
@@ -139,7 +141,9 @@ class Take(_message.Message):
     epoch: int
     anyway: bool
     turn: int
-    def __init__(self, cls: _Optional[int] = ..., lap: _Optional[int] = ..., most: _Optional[int] = ..., room_bytes: _Optional[int] = ..., again: _Optional[int] = ..., done: _Optional[int] = ..., epoch: _Optional[int] = ..., anyway: _Optional[bool] = ..., turn: _Optional[int] = ...) -> None: ...
+    since: int
+    holds: bool
+    def __init__(self, cls: _Optional[int] = ..., lap: _Optional[int] = ..., most: _Optional[int] = ..., room_bytes: _Optional[int] = ..., again: _Optional[int] = ..., done: _Optional[int] = ..., epoch: _Optional[int] = ..., anyway: _Optional[bool] = ..., turn: _Optional[int] = ..., since: _Optional[int] = ..., holds: _Optional[bool] = ...) -> None: ...
 
 class AskReply(_message.Message):
     __slots__ = ("header", "number", "refusal", "payload")
@@ -208,7 +212,7 @@ class RemoteAnswer(_message.Message):
     def __init__(self, sample: _Optional[int] = ..., prefetched: _Optional[_Iterable[int]] = ..., laps: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Given(_message.Message):
-    __slots__ = ("cls", "lap", "samples", "left", "done", "epoch", "again", "oldest")
+    __slots__ = ("cls", "lap", "samples", "left", "done", "epoch", "again", "oldest", "since", "holds")
     CLS_FIELD_NUMBER: _ClassVar[int]
     LAP_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -217,6 +221,8 @@ class Given(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
     OLDEST_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
     cls: int
     lap: int
     samples: _containers.RepeatedScalarFieldContainer[int]
@@ -225,7 +231,9 @@ class Given(_message.Message):
     epoch: int
     again: int
     oldest: int
-    def __init__(self, cls: _Optional[int] = ..., lap: _Optional[int] = ..., samples: _Optional[_Iterable[int]] = ..., left: _Optional[int] = ..., done: _Optional[int] = ..., epoch: _Optional[int] = ..., again: _Optional[int] = ..., oldest: _Optional[int] = ...) -> None: ...
+    since: int
+    holds: bool
+    def __init__(self, cls: _Optional[int] = ..., lap: _Optional[int] = ..., samples: _Optional[_Iterable[int]] = ..., left: _Optional[int] = ..., done: _Optional[int] = ..., epoch: _Optional[int] = ..., again: _Optional[int] = ..., oldest: _Optional[int] = ..., since: _Optional[int] = ..., holds: _Optional[bool] = ...) -> None: ...
 
 class PartRequest(_message.Message):
     __slots__ = ("caller", "number", "part")

@@ -10,8 +10,9 @@ class Take(NamedTuple):
     ``room_bytes``: the room for the samples after the first. ``attempt``: how many times in a row every peer was asked
     for this class and had nothing; from 1 on the sender should wait a little before it sends. ``done``: how many
     samples the requester has handed to readers in ``lap``. Where passes are kept (`passing`): ``epoch``: how many
-    epochs of the class's tree the requester was told of, and one; 0 where that is unknown. ``anyway``: nobody has a
-    sample that its pass allows; give the one that left longest ago. ``turn``: how many opens of the tree it had.
+    epochs of the class's tree the requester was told of, and one; 0 where that is unknown. ``turn``: how many opens of
+    the tree it had; ``since``: its run has those after this one. ``anyway``: nobody has a sample that passes allow;
+    give the one that left longest ago. ``holds``: what a pass was given is held back; do so, too.
     """
 
     requester: int
@@ -25,16 +26,19 @@ class Take(NamedTuple):
     attempt: int
     done: int
     epoch: int = 0
-    anyway: bool = False
     turn: int = 0
+    since: int = 0
+    anyway: bool = False
+    holds: bool = False
 
 
 class Given(NamedTuple):
     """The answer: ``samples``, and the home's news of the class in ``lap``.
 
     ``left``: how many samples it has that are not reserved; ``done``: how many it has handed to readers. Where passes
-    are kept: ``epoch``: as in Take. ``again``: how many samples that had their turn in ``lap`` its pass allows;
-    ``oldest``: how many opens of its own were since the first of those that are held back left; 0 where none is.
+    are kept: ``epoch``, ``since`` and ``holds``: as in Take. ``again``: how many samples that had their turn in ``lap``
+    passes allow; ``oldest``: how many opens of its own were since the first of those that are held back left; 0 where
+    none is.
     """
 
     home: int
@@ -47,3 +51,5 @@ class Given(NamedTuple):
     epoch: int = 0
     again: int = 0
     oldest: int = 0
+    since: int = 0
+    holds: bool = False

@@ -1,15 +1,14 @@
-"""The passes of a node among several: runs of its own opens, and what left it in them.
+"""The passes of a node among several: runs of its own opens, and what left it for each node.
 
 A node sees a share of the paths of each epoch, and homes a share of the samples. So it finds the passes of its own
 opens, over each tree: the longest run without a path twice, as `redoxfs.protocol.pool.passes` does, by the repeated
-path alone. What left the node since its pass began, to whatever reader of whatever node, is *held back*. Nodes that go
-through an epoch in step know where it began by the same number of opens.
-
-Time is a count of the node's own opens of a tree. What leaves for a peer leaves with an open of that peer, which may be
-one ahead, and the first of an epoch (`Clocks`).
+path alone. It tells its peers where the run began, by the count of its own opens. What left a home for a reader of a
+node is *held back* as long as that node's run has the open that it left for. So nodes need neither be in step nor have
+equal shares. It is exact if they meet between epochs, as the ranks of a data-parallel job do: then all runs are of one
+epoch, but for what each has not noticed yet.
 """
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from redoxfs.arrays import distinct
 from redoxfs.protocol.pool.passes import EARLY, Pass
+from redoxfs.protocol.tables import MOST, StateReader
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -29,85 +29,145 @@ MOST_OPENS = 1 << 30
 FEW = 64
 """A job that reads in order moves its pass with each open. It looks at no more of the log than that."""
 
-ROOM_SHARE, ROOM = 1 / 8, 64
-"""The log of a tree has room for its own samples, and so many more leaves of samples that left twice."""
+ROOM = 64
+"""How many entries a log begins with."""
 
+EPOCH_SHARE = 2 / 5
+"""A run of so much of a node's share, followed by another, was an epoch. Its end is known only about."""
+
+IN_STEPS, KNOWN_SHARE = 4, 1 / 4
+"""An epoch is found to have begun while the new run has at most that many opens for each node, as one of so many
+repeats a path here, or such a share of an epoch's. What the laps begin without then comes into them later."""
 
 UNKNOWN = -1
 """In place of an epoch's number."""
 
 
+class Log:
+    """What left for one node, in a run of its opens.
+
+    ``since``   the run has the opens after this one
+    ``left``    int32[room, 3], a ring: each sample, with which open of that node it left, and the tree's clock
+    ``head``, ``tail``  the first entry, and the one after the last, counted from the first ever
+    """
+
+    __slots__ = ("flat", "head", "left", "since", "tail")
+
+    def __init__(self) -> None:
+        self.since = self.head = self.tail = 0
+        self._renew(np.zeros((0, 3), np.int32), ROOM)
+
+    def _renew(self, entries: Int32, room: int) -> None:
+        self.left = np.zeros((room, 3), np.int32)
+        self.left[: len(entries)] = entries
+        # The numbers of all entries, one after the other.
+        self.flat: Ints = self.left.ravel().data
+        self.head, self.tail = 0, len(entries)
+
+    def add(self, sample: int, turn: int, clock: int, is_valid: Callable[[Int32], Flags]) -> None:
+        room = len(self.left)
+        if self.tail - self.head == room:
+            entries = self.entries()
+            kept = entries[is_valid(entries)]
+            self._renew(kept, 2 * room if 2 * len(kept) > room else room)
+            room = len(self.left)
+        flat = self.flat
+        if self.tail > self.head:
+            # A message that was overtaken has an earlier open.
+            turn = max(turn, flat[3 * ((self.tail - 1) % room) + 1])
+        at = 3 * (self.tail % room)
+        flat[at], flat[at + 1], flat[at + 2] = sample, turn, clock
+        self.tail += 1
+
+    def entries(self, most: int = MOST_OPENS) -> Int32:
+        """int32[n, 3]: the first entries, in order."""
+        numbers = np.arange(self.head, min(self.tail, self.head + most))
+        entries: Int32 = self.left.take(numbers, axis=0, mode="wrap")
+        return entries
+
+    def begin(self, since: int) -> Int32:
+        """The run begins after open ``since``. Returns the entries that are not of it any more."""
+        self.since = since
+        entries = self.entries(FEW)
+        if len(entries) == FEW and entries[-1, 1] <= since:
+            entries = self.entries()
+        entries = entries[: int(np.searchsorted(entries[:, 1], since, side="right"))]
+        self.head += len(entries)
+        return entries
+
+    def set(self, entries: Int32) -> None:
+        self._renew(entries, max(ROOM, 1 << len(entries).bit_length()))
+
+
 class HomePass(Pass):
-    """The run of one tree by the opens of this node, and a log of what left the node in it.
+    """The run of one tree by the opens of this node, and what left the node in those of all nodes.
 
     Of the evidence of `Pass`, a node has that of opens in order: its paths may be others in each epoch, and then it has
     never opened all of them.
 
     ``epoch``  how many epochs somebody told of; UNKNOWN in a process that replaces another
+    ``holds``  whether what a run was given is held back; laps alone decide until then
     ``told_until``  before this open the run began where it was told: paths that come twice are what the job repeats
-    ``left``   int32[room, 2], a ring: each sample that left, and with which open
-    ``head``, ``tail``  the first entry, and the one after the last, counted from the first ever
+    ``lap_from``  the open with which an epoch was last found to have begun
+    ``clock``  counts what leaves
+    ``logs``   of each node
     """
 
-    __slots__ = ("epoch", "flat", "head", "left", "tail", "told_until")
+    __slots__ = ("clock", "epoch", "holds", "lap_from", "logs", "told_until")
 
-    def __init__(self, number: int, paths: int, classes: Int32, room: int) -> None:
+    def __init__(self, number: int, paths: int, classes: Int32) -> None:
         super().__init__(number, paths, classes, np.zeros(0, np.int32))
-        self.head = self.tail = self.epoch = self.told_until = 0
-        self.left = np.zeros((room, 2), np.int32)
-        # Each entry's sample and open, one after the other.
-        self.flat: Ints = self.left.ravel().data
+        self.epoch = self.told_until = self.lap_from = self.clock = 0
+        self.holds = False
+        self.logs: dict[int, Log] = {}
 
+    def log_of(self, node: int) -> Log:
+        log = self.logs.get(node)
+        if log is None:
+            log = self.logs[node] = Log()
+        return log
 
-class Clocks:
-    """Whether peers are an open ahead of this node, if they are in step.
-
-    A peer that opens before this node in each step has one open more whenever it asks, and others have not. Where the
-    two have had other numbers of opens before, the difference is larger or smaller by that; so one of two neighbouring
-    differences is expected, and others take their place once they are seen.
-
-    ``lowest``  by peer and tree, the lower of the two
-    """
-
-    def __init__(self) -> None:
-        self.lowest: dict[tuple[int, int], int] = {}
-
-    def ahead(self, peer: int, tree: HomePass, turn: int) -> int:
-        """1 if ``peer``, which had ``turn`` opens, is one ahead, else 0."""
-        key, difference = (peer, tree.number), turn - tree.turn
-        lowest = self.lowest.get(key, 0)
-        if not lowest <= difference <= lowest + 1:
-            lowest = self.lowest[key] = difference if difference < lowest else difference - 1
-        return difference - lowest
+    def has_begun(self, nodes: int) -> bool:
+        """Whether an epoch was found to have begun, of which this was not said before."""
+        is_epoch = self.since - self.lap_from >= EPOCH_SHARE * self.paths
+        if not is_epoch or self.turn - self.since > max(IN_STEPS * nodes, KNOWN_SHARE * self.paths):
+            return False
+        self.lap_from = self.turn
+        return True
 
 
 class HomePasses:
     """The runs of all trees.
 
     ``asked``    int32[S]: the last open of each path, in its tree's count; 0: none
-    ``left_at``  int32[S]: with which open each own sample last left
+    ``left_at``  int32[S]: when each own sample last left, by its tree's clock; and int32[S], ``left_with``: after which
+                 open of this node
     ``held``     bool[S]: whether it is held back; and int32[C], ``held_of``: how many of a class are
     ``out``      bool[S]: the lap of its class began without it, and it did not leave since
     ``gone``     bool[S]: it left in the present epoch, by what was told
+    ``entered``  int32[C]: the last open before this node was in the lap of each class
 
     Args:
         class_of: int32[S].
         is_own: bool[S], the samples whose home this node is.
         tree_of: int[S], the tree of each sample, the same for all samples of a class.
         trees: how many there are.
+        node: the number of this one.
         nodes: that share the paths of an epoch.
     """
 
     def __init__(
-        self, class_of: Int32, is_own: Flags, tree_of: npt.NDArray[np.integer], trees: int, *, nodes: int
+        self, class_of: Int32, is_own: Flags, tree_of: npt.NDArray[np.integer], trees: int, *, node: int, nodes: int
     ) -> None:
         samples, classes = len(class_of), int(class_of.max(initial=-1)) + 1
+        self._node = node
         self._class_array = class_of
         self._class_of: Ints = class_of.data
         self.is_own = is_own
-        self.asked_array, self.left_array = np.zeros((2, samples), np.int32)
+        self.asked_array, self.left_array, self.turn_array = np.zeros((3, samples), np.int32)
         self.asked: Ints = self.asked_array.data
         self._left_at: Ints = self.left_array.data
+        self._left_with: Ints = self.turn_array.data
         held, out, gone = np.zeros((3, samples), np.uint8)
         self.held_array: Flags = held.view(np.bool_)
         self.out_array: Flags = out.view(np.bool_)
@@ -115,20 +175,15 @@ class HomePasses:
         self.held: Ints = held.data
         self._out: Ints = out.data
         self.gone: Ints = gone.data
-        self.held_of_array = np.zeros(classes, np.int32)
+        self.held_of_array, self.entered_array = np.zeros((2, classes), np.int32)
         self.held_of: Ints = self.held_of_array.data
+        self.entered: Ints = self.entered_array.data
         tree_of_class = np.zeros(classes, np.int32)
         tree_of_class[class_of] = tree_of
         present = distinct(class_of)
-        own = np.bincount(tree_of[is_own], minlength=trees).tolist()
         paths = np.bincount(tree_of, minlength=trees).tolist()
         self.trees = [
-            HomePass(
-                tree,
-                -(-paths[tree] // nodes),
-                present[tree_of_class[present] == tree].astype(np.int32),
-                own[tree] + int(own[tree] * ROOM_SHARE) + ROOM,
-            )
+            HomePass(tree, -(-paths[tree] // nodes), present[tree_of_class[present] == tree].astype(np.int32))
             for tree in range(trees)
         ]
         self.of_class = [self.trees[tree] for tree in tree_of_class.tolist()]
@@ -149,50 +204,63 @@ class HomePasses:
         self.asked[path] = tree.turn
         return since
 
-    def leave(self, tree: HomePass, sample: int, *, ahead: int = 0) -> None:
-        """An own sample leaves: for a reader here, or for a peer, whose open may be one ``ahead``."""
-        room = len(tree.left)
-        if tree.tail - tree.head == room:
-            self._compact(tree)
-        turn = max(tree.turn + ahead, tree.since + 1)
-        self._left_at[sample] = turn
-        at, flat = tree.tail, tree.flat
-        to = 2 * (at % room)
-        while at > tree.head:
-            before = 2 * ((at - 1) % room)
-            if flat[before + 1] <= turn:
-                break
-            flat[to], flat[to + 1] = flat[before], flat[before + 1]
-            at, to = at - 1, before
-        flat[to], flat[to + 1] = sample, turn
-        tree.tail += 1
+    def leave(self, tree: HomePass, sample: int, node: int, turn: int) -> None:
+        """An own sample leaves for a reader of ``node``, with its open ``turn``."""
+        if tree.clock >= MOST_OPENS:
+            self._reset_clock(tree)
+        log = tree.log_of(node)
+        tree.clock += 1
+        self._left_at[sample] = tree.clock
+        self._left_with[sample] = tree.turn
+        log.add(sample, max(turn, log.since + 1), tree.clock, self._is_valid)
         self.gone[sample] = 1
         self._out[sample] = 0
         if not self.held[sample]:
             self.held[sample] = 1
             self.held_of[self._class_of[sample]] += 1
 
-    def move(self, tree: HomePass, since: int) -> Int32:
-        """The run begins after open ``since``. What left before is not held back any more.
+    def _is_valid(self, entries: Int32) -> Flags:
+        """Which entries are the last ones of samples that are held back."""
+        samples = entries[:, 0]
+        valid: Flags = (self.left_array[samples] == entries[:, 2]) & self.held_array[samples]
+        return valid
+
+    def move(self, tree: HomePass, node: int, since: int) -> Int32:
+        """The run of a node begins after its open ``since``. What left before is not held back any more.
 
         Returns:
             Those that come into their lap, which began without them.
         """
-        tree.move(since)
-        samples, numbers = self._entries(tree, FEW)
-        if len(numbers) == FEW and numbers[-1] <= since:
-            samples, numbers = self._entries(tree)
-        count = int(np.searchsorted(numbers, since, side="right"))
-        tree.head += count
-        samples, numbers = samples[:count], numbers[:count]
-        samples = samples[(self.left_array[samples] == numbers) & self.held_array[samples]]
-        # A sample that left twice with one open is there twice.
-        samples = distinct(samples)
+        if node == self._node:
+            tree.move(since)
+        entries = tree.log_of(node).begin(since)
+        samples = entries[self._is_valid(entries), 0]
         self.held_array[samples] = False
         np.subtract.at(self.held_of_array, self._class_array[samples], 1)
         comes: Int32 = samples[self.out_array[samples]].astype(np.int32)
         self.out_array[comes] = False
         return comes
+
+    def heard(self, tree: HomePass, node: int, since: int) -> Int32:
+        """What a peer says of its run: as `move`."""
+        log = tree.log_of(node)
+        if since < log.since - MOST_OPENS // 2:
+            # It numbers its opens anew.
+            entries = log.entries()
+            entries[:, 1] = np.maximum(entries[:, 1] - log.since, 1)
+            log.set(entries)
+            log.since = 0
+        return self.move(tree, node, since) if since > log.since else np.zeros(0, np.int32)
+
+    def forget(self, node: int) -> None:
+        """A peer is lost, or counts from 0 on: what left for it was for this node."""
+        for tree in self.trees:
+            log = tree.logs.pop(node, None)
+            if log is None:
+                continue
+            entries = log.entries()
+            for sample in entries[self._is_valid(entries), 0].tolist():
+                self.leave(tree, sample, self._node, tree.turn)
 
     def begin_now(self, tree: HomePass, ahead: list[int]) -> Flags:
         """Somebody told that an epoch begins: nothing is held back any more, but what was given in it ``ahead``.
@@ -209,11 +277,15 @@ class HomePasses:
         tree.begin_now()
         tree.move(tree.turn)
         tree.told_until = tree.turn + tree.paths + EARLY
-        tree.head = tree.tail
+        tree.lap_from = tree.turn
+        tree.holds = True
+        for log in tree.logs.values():
+            log.head = log.tail
+        tree.log_of(self._node).since = tree.turn
         if tree.epoch != UNKNOWN:
             tree.epoch += 1
         for sample in ahead:
-            self.leave(tree, sample)
+            self.leave(tree, sample, self._node, tree.turn)
         return rest
 
     def leave_out(self, members: npt.NDArray[np.integer]) -> int:
@@ -227,81 +299,101 @@ class HomePasses:
         """A process that replaces another does not know what left: these ``samples``, as far as it knows."""
         tree.turn += 1
         for sample in samples.tolist():
-            self.leave(tree, sample)
+            self.leave(tree, sample, self._node, tree.turn)
         self.out_array[samples] = True
 
-    def oldest(self, tree: HomePass, cls: int, others: Container[int], ahead: int = 0) -> tuple[int, int]:
-        """The sample of a class that is held back and left longest ago, and is none of ``others``; and how many opens
-        ago, for one who may be one ``ahead``. -1 and 0 where there is none."""
-        samples, numbers = self._entries(tree)
-        of_class = (self._class_array[samples] == cls) & (self.left_array[samples] == numbers)
-        for at in np.flatnonzero(of_class).tolist():
-            sample = int(samples[at])
+    def oldest(self, tree: HomePass, members: npt.NDArray[np.integer], others: Container[int]) -> tuple[int, int]:
+        """The sample of a class with these own ``members`` that is held back and left longest ago, and is none of
+        ``others``; and how many opens ago, at least 1. -1 and 0 where there is none."""
+        held = members[self.held_array[members]]
+        for sample in held[np.argsort(self.left_array[held])].tolist():
             if sample not in others:
-                return sample, max(1, tree.turn + ahead - int(numbers[at]) + 1)
+                return sample, tree.turn - self._left_with[sample] + 1
         return -1, 0
 
     def table(self) -> dict[str, npt.NDArray[np.integer]]:
         """All of it, for another process. A copy."""
-        trees = [(tree.turn, tree.since, tree.told_until, tree.epoch + 1) for tree in self.trees]
-        asked, log = [], []
+        trees = [
+            (each.turn, each.since, each.told_until, each.lap_from, each.clock, each.epoch + 1, each.holds)
+            for each in self.trees
+        ]
+        asked, nodes, log = [], [], []
         for number, tree in enumerate(self.trees):
             paths = np.flatnonzero((self.asked_array > tree.since) & (self._tree_array == number))
             asked.append(np.stack([paths, self.asked_array[paths]], axis=1))
-            samples, numbers = self._entries(tree)
-            log.append(np.stack([np.full(len(samples), number), samples, numbers], axis=1))
+            for node, each in tree.logs.items():
+                nodes.append((number, node, each.since))
+                entries = each.entries()
+                whose = np.broadcast_to(np.array([number, node]), (len(entries), 2))
+                with_turn = self.turn_array[entries[:, :1]]
+                log.append(np.concatenate([whose, entries, with_turn], axis=1))
         return {
-            "pass.trees": np.array(trees, np.int64).reshape(-1, 4),
+            "pass.trees": np.array(trees, np.int64).reshape(-1, 7),
             "pass.asked": np.concatenate([np.zeros((0, 2), np.int64), *asked]).astype(np.int64),
-            "pass.log": np.concatenate([np.zeros((0, 3), np.int64), *log]).astype(np.int64),
+            "pass.nodes": np.array(nodes, np.int64).reshape(-1, 3),
+            "pass.log": np.concatenate([np.zeros((0, 6), np.int64), *log]).astype(np.int64),
             "pass.held": np.packbits(self.held_array),
             "pass.out": np.packbits(self.out_array),
             "pass.gone": np.packbits(self.gone_array),
+            "pass.entered": self.entered_array.copy(),
         }
 
-    def resume(
-        self, trees: list[list[int]], asked: list[list[int]], log: list[list[int]], held: Flags, out: Flags, gone: Flags
-    ) -> None:
+    def resume(self, reader: StateReader, nodes: int) -> None:
         """Continue where a `table` was taken. Raises ValueError."""
-        if len(trees) != len(self.trees):
+        samples, count = len(self._class_array), len(self.trees)
+        trees = reader.table("pass.trees", *[MOST] * 6, 2)
+        if len(trees) != count:
             raise ValueError("the state has passes of other trees")
-        for tree, (turn, since, told_until, epoch) in zip(self.trees, trees, strict=True):
-            tree.turn, tree.told_until = turn, told_until
+        for tree, (turn, since, told_until, lap_from, clock, epoch, holds) in zip(self.trees, trees, strict=True):
+            tree.turn, tree.told_until, tree.lap_from, tree.clock = turn, told_until, lap_from, clock
             tree.move(since)
-            tree.epoch = epoch - 1
-        for path, number in asked:
+            tree.epoch, tree.holds = epoch - 1, holds == 1
+        for path, number in reader.table("pass.asked", samples, MOST):
             self.asked[path] = number
+        held, out, gone = (reader.flags(f"pass.{name}", samples) for name in ("held", "out", "gone"))
         self.held_array[:], self.out_array[:], self.gone_array[:] = held, out, gone
         self.held_of_array[:] = np.bincount(self._class_array[held], minlength=len(self.held_of))
-        for number, sample, turn in log:
-            tree = self.trees[number]
-            if tree.tail == len(tree.left):
-                raise ValueError("the state has a log that is too long")
-            tree.left[tree.tail] = sample, turn
-            tree.tail += 1
-            self._left_at[sample] = turn
-
-    def _entries(self, tree: HomePass, most: int = MOST_OPENS) -> tuple[Int32, Int32]:
-        """The samples of the log in order, and with which open each left."""
-        log = tree.left.take(np.arange(tree.head, min(tree.tail, tree.head + most)), axis=0, mode="wrap")
-        return log[:, 0], log[:, 1]
-
-    def _compact(self, tree: HomePass) -> None:
-        """Drop what left again since."""
-        samples, numbers = self._entries(tree)
-        last = [*dict(zip(samples.tolist(), range(len(samples)), strict=True)).values()]
-        kept = np.sort(np.array(last, np.intp))
-        kept = kept[self.held_array[samples[kept]]]
-        count = len(kept)
-        tree.left[:count] = np.stack([samples[kept], numbers[kept]], axis=1)
-        tree.head, tree.tail = 0, count
+        self.entered_array[:] = reader.array("pass.entered", np.int32, len(self.entered_array))
+        for number, node, since in reader.table("pass.nodes", count, nodes, MOST):
+            self.trees[number].log_of(node).since = since
+        logs: dict[tuple[int, int], list[list[int]]] = {}
+        limits = (count, nodes, samples, *[MOST_OPENS + 1] * 3)
+        for number, node, sample, turn, clock, left_with in reader.table("pass.log", *limits):
+            logs.setdefault((number, node), []).append([sample, turn, clock])
+            if clock >= self._left_at[sample]:
+                self._left_at[sample], self._left_with[sample] = clock, left_with
+        for (number, node), entries in logs.items():
+            self.trees[number].log_of(node).set(np.array(entries, np.int32))
 
     def _number_anew(self, tree: HomePass) -> None:
         of_tree = np.flatnonzero(self._tree_array == tree.number)
-        for numbers in (self.asked_array, self.left_array):
-            numbers[of_tree] = np.maximum(numbers[of_tree] - tree.since, 0)
-        tree.left[:, 1] -= tree.since
-        tree.turn -= tree.since
-        tree.told_until = max(0, tree.told_until - tree.since)
+        before = tree.since
+        for numbers, which in (
+            (self.asked_array, of_tree),
+            (self.turn_array, of_tree),
+            (self.entered_array, tree.classes),
+        ):
+            numbers[which] = np.maximum(numbers[which] - before, 0)
+        log = tree.log_of(self._node)
+        entries = log.entries()
+        entries[:, 1] -= before
+        log.set(entries)
+        log.since = 0
+        tree.turn -= before
+        tree.told_until, tree.lap_from = max(0, tree.told_until - before), max(0, tree.lap_from - before)
         tree.since = 0
         tree.forget_evidence()
+
+    def _reset_clock(self, tree: HomePass) -> None:
+        """Count what leaves from 0 on again, but for what is held back."""
+        kept = {}
+        for node, log in tree.logs.items():
+            entries = log.entries()
+            kept[node] = entries[self._is_valid(entries)]
+        clocks = np.sort(np.concatenate([entries[:, 2] for entries in kept.values()]))
+        self.left_array[self.samples(tree)] = 0
+        for node, entries in kept.items():
+            entries[:, 2] = np.searchsorted(clocks, entries[:, 2]) + 1
+            self.left_array[entries[:, 0]] = entries[:, 2]
+            tree.logs[node].set(entries)
+        tree.clock = len(clocks)

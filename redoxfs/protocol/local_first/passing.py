@@ -1,16 +1,20 @@
 """A node of the local-first protocol that keeps passes: an epoch is an epoch on several nodes, too.
 
-Until somebody tells that an epoch of a tree begins, all is as in `LocalFirst`. Then a pass begins at each node, and as
-a home it holds back what left it since its pass began (`passes`). If epochs are not told any more, it finds later
-passes by the paths of its own opens. That is the rule for exactness. Laps come second: of what a pass allows, what had
-no turn in the lap goes first. So a lap here is not exact, and ends where nobody has anything left that passes allow:
+As long as a job opens whole epochs and nothing else, laps are epochs, and decide alone, as in `LocalFirst`. What left
+is noted (`passes`), and used once laps are out of step with the job's passes. A node knows it by a path that its
+readers open twice in one lap, or because somebody tells that an epoch begins; peers learn it from its messages. From
+then on a home *holds back* what it gave a node in that node's run. That is the rule for exactness. Laps come second: of
+what passes allow, what had no turn in the lap goes first. So a lap is not exact any more, and ends where nobody has
+anything left that passes allow:
 
     every peer was asked twice and had nothing left, and
       something that had its turn is allowed, here or at a peer  → the next lap begins, without what is held back
       nobody has an allowed sample of the class                  → the sample that left longest ago is given, once more
 
-What the lap began without comes into it when the pass is found to have begun later. A later lap of another node is
-begun as soon as it is known; nothing that is left or taken is dropped for it.
+What the lap began without comes into it when a run is found to have begun later. A later lap of another node is begun
+as soon as it is known; nothing that is left or taken is dropped for it. A node that finds that an epoch has begun
+begins the next laps: else laps and passes drift apart, and each epoch has the samples of the last one in much the same
+order.
 
 *Told epochs.* Where every node is told that an epoch begins, it is a pass by construction, and each message has the
 number of its sender's epoch. Ranks need not be in step. A node that is asked from the next epoch gives what left it in
@@ -28,7 +32,7 @@ import numpy.typing as npt
 
 from redoxfs.protocol.events import Delivered, Pending, Served, SharedState
 from redoxfs.protocol.local_first.messages import Given, Take
-from redoxfs.protocol.local_first.passes import UNKNOWN, Clocks, HomePass, HomePasses
+from redoxfs.protocol.local_first.passes import UNKNOWN, HomePass, HomePasses
 from redoxfs.protocol.local_first.peer import Peer
 from redoxfs.protocol.local_first.policy import EMPTY_ROUNDS, LocalFirst
 from redoxfs.protocol.tables import MOST, StateReader, rows
@@ -50,7 +54,7 @@ class PassingNode(LocalFirst):
     def keep_passes(self, tree_of: npt.NDArray[np.integer], trees: int) -> None:
         """``tree_of``: int[S], the tree of each sample, the same for all samples of a class."""
         is_own = self._parts.is_own(self._node)
-        self._passes = HomePasses(self._class_array, is_own, tree_of, trees, nodes=self._nodes)
+        self._passes = HomePasses(self._class_array, is_own, tree_of, trees, node=self._node, nodes=self._nodes)
         self._tree_of_class = self._passes.of_class
         classes = len(self._lap_array)
         self._own_of: memoryview[int] = self._parts.own(self._node).data
@@ -70,9 +74,14 @@ class PassingNode(LocalFirst):
         # Classes of which a stat has got no sample: nobody has one that is allowed.
         self._dry: set[int] = set()
         self.held_back = self.given_twice = 0
-        # For whom samples leave: 1 for a peer that is an open ahead.
-        self._for_ahead = 0
-        self._clocks = Clocks()
+        # For whom samples leave: the node, and its open; None: this one.
+        self._for: tuple[int, int] | None = None
+        # With which open of this node the samples came that are taken in next.
+        self._came_at = 0
+        # uint8[C]: what is held back is to leave the lap at the next request.
+        self._unheld: memoryview[int] = np.zeros(classes, np.uint8).data
+        # By class: an open waits for a sample, whose path had this open before.
+        self._repeated: dict[int, int] = {}
 
     # Epochs that are told
 
@@ -131,11 +140,25 @@ class PassingNode(LocalFirst):
     # Turns
 
     def request(self, sample: int) -> Served | Pending:
-        self._open(sample)
-        return super().request(sample)
+        cls, before = self._class_of[sample], self._open(sample)
+        turn = super().request(sample)
+        if before > self._passes.entered[cls]:
+            if isinstance(turn, Pending):
+                self._repeated[cls] = max(before, self._repeated.get(cls, 0))
+            else:
+                self._hold(self._tree_of_class[cls])
+        return turn
 
-    def _is_told(self, cls: int) -> bool:
-        return self._tree_of_class[cls].epoch > 0
+    def _holds(self, cls: int) -> bool:
+        return self._tree_of_class[cls].holds
+
+    def _hold(self, tree: HomePass) -> None:
+        """Laps are no passes: from now on, what a run was given is held back."""
+        if tree.holds:
+            return
+        tree.holds = True
+        np.asarray(self._unheld)[tree.classes] = 1
+        self._drop_stale(tree)
 
     def reserve(self, sample: int) -> int | Pending | None:
         cls = self._class_of[sample]
@@ -147,8 +170,11 @@ class PassingNode(LocalFirst):
         return super().reserve(sample)
 
     def take(self, reserved: int, path: int = -1) -> Served:
-        self._open(reserved if path < 0 else path)
-        return super().take(reserved, path)
+        cls, before = self._class_of[reserved], self._open(reserved if path < 0 else path)
+        served = super().take(reserved, path)
+        if before > self._passes.entered[cls]:
+            self._hold(self._tree_of_class[cls])
+        return served
 
     def put_back(self, reserved: int) -> bool:
         cls = self._class_of[reserved]
@@ -157,28 +183,34 @@ class PassingNode(LocalFirst):
             self._taken_at[reserved] = self._tree_of_class[cls].since + 1
         return super().put_back(reserved)
 
-    def _open(self, path: int) -> None:
-        cls = self._class_of[path]
-        tree = self._tree_of_class[cls]
-        if tree.epoch <= 0:
-            return
-        self._enter_due(cls)
-        since = self._passes.open(tree, path)
+    def _open(self, path: int) -> int:
+        """Note an open. Returns the one that the path had before, as long as nothing is held back."""
+        cls, passes = self._class_of[path], self._passes
+        tree, before = self._tree_of_class[cls], passes.asked[path]
+        since = passes.open(tree, path)
         if since > tree.since:
-            self._move(tree, since)
+            self._come(tree, passes.move(tree, self._node, since))
+            if tree.holds:
+                self._drop_stale(tree)
+                if not tree.epoch and tree.has_begun(self._nodes):
+                    self._due_array[tree.classes] += 1
+        if not tree.holds:
+            return before
+        self._enter_due(cls)
+        return 0
 
-    def _move(self, tree: HomePass, since: int) -> None:
-        comes = self._passes.move(tree, since)
-        if len(comes):
-            self._pool.come_into_lap(comes)
-            np.add.at(np.asarray(self._left), self._class_array[comes], 1)
+    def _come(self, tree: HomePass, samples: Int32) -> None:
+        """What a run does not have any more comes into the laps that began without it."""
+        if not tree.holds:
+            return
+        if len(samples):
+            self._pool.come_into_lap(samples)
+            np.add.at(np.asarray(self._left), self._class_array[samples], 1)
         self._dry.clear()
-        if self._taken_at:
-            self._drop_stale(tree, since)
 
-    def _drop_stale(self, tree: HomePass, since: int) -> None:
-        """What was taken before the pass began may be given again by its home."""
-        stale = [sample for sample, at in self._taken_at.items() if at <= since]
+    def _drop_stale(self, tree: HomePass) -> None:
+        """What was taken before the run began may be given again by its home."""
+        stale = [sample for sample, at in self._taken_at.items() if at <= tree.since]
         for sample in stale:
             cls = self._class_of[sample]
             if self._tree_of_class[cls] is not tree:
@@ -191,7 +223,7 @@ class PassingNode(LocalFirst):
 
     def _serve(self, cls: int) -> Served | None:
         served = super()._serve(cls)
-        if served is None and self._is_told(cls) and self._is_dry(cls) and self._longest_ago(cls) is None:
+        if served is None and self._holds(cls) and self._is_dry(cls) and self._longest_ago(cls) is None:
             served = self._give_anyway(cls)
             if served is not None:
                 self._note_done(cls, served)
@@ -215,15 +247,21 @@ class PassingNode(LocalFirst):
 
     def _leaves(self, sample: int) -> None:
         tree = self._tree_of_class[self._class_of[sample]]
-        if tree.epoch > 0:
-            self._passes.leave(tree, sample, ahead=self._for_ahead)
+        node, turn = self._for or (self._node, tree.turn)
+        self._passes.leave(tree, sample, node, turn)
 
     def _accept(self, cls: int, samples: tuple[int, ...], *, has_room: bool) -> None:
         super()._accept(cls, samples, has_room=has_room)
-        if not self._is_told(cls):
-            return
-        turn = self._tree_of_class[cls].turn
-        self._taken_at.update(dict.fromkeys(samples, turn))
+        self._taken_at.update(dict.fromkeys(samples, self._came_at))
+
+    def lost(self, peer: int) -> tuple[Delivered, ...]:
+        if peer in self._there:
+            self._passes.forget(peer)
+        return super().lost(peer)
+
+    def restarted(self, peer: int) -> tuple[Delivered, ...]:
+        self._passes.forget(peer)
+        return super().restarted(peer)
 
     # What nobody has an allowed sample of
 
@@ -240,19 +278,23 @@ class PassingNode(LocalFirst):
 
     def _longest_ago(self, cls: int) -> int | None:
         """The peer from which an own sample left longest ago; None where that is this node."""
-        _, own = self._passes.oldest(self._tree_of_class[cls], cls, self._reserved_here(cls))
+        _, own = self._oldest(cls)
         ages = [self._peers[number].oldest[cls] for number in self._there]
         oldest = max(ages, default=0)
         if oldest <= own or not oldest:
             return None
         return self._there[ages.index(oldest)]
 
+    def _oldest(self, cls: int) -> tuple[int, int]:
+        members = self._own_members(cls)
+        return self._passes.oldest(self._tree_of_class[cls], members, self._reserved_here(cls))
+
     def _reserved_here(self, cls: int) -> frozenset[int]:
         return frozenset(self._reservations.of_class(cls)) if cls in self._reservations else frozenset()
 
     def _give_anyway(self, cls: int) -> Served | None:
         """Give the own sample that left longest ago."""
-        sample, _ = self._passes.oldest(self._tree_of_class[cls], cls, self._reserved_here(cls))
+        sample, _ = self._oldest(cls)
         if sample < 0:
             return None
         self.given_twice += 1
@@ -261,12 +303,17 @@ class PassingNode(LocalFirst):
 
     def _promise(self, cls: int, promised: set[int]) -> Served | None:
         served = super()._promise(cls, promised)
-        if served is None and self._is_told(cls) and self._is_dry(cls):
+        if served is None and self._holds(cls) and self._is_dry(cls):
             self._dry.add(cls)
         return served
 
     def _deliver(self, cls: int) -> list[Delivered]:
         delivered = super()._deliver(cls)
+        before = self._repeated.get(cls, 0)
+        if before and (delivered or before <= self._passes.entered[cls]):
+            del self._repeated[cls]
+            if before > self._passes.entered[cls]:
+                self._hold(self._tree_of_class[cls])
         if cls in self._dry and cls in self._waiting:
             # No stat waits for what an open would be given anyway.
             waiting = self._waiting.pop(cls)
@@ -275,31 +322,45 @@ class PassingNode(LocalFirst):
         return delivered
 
     def _ask(self, cls: int) -> None:
-        is_dry = self._is_told(cls) and self._waiting.count(cls) and self._is_dry(cls)
+        is_dry = self._holds(cls) and self._waiting.count(cls) and self._is_dry(cls)
         home = self._longest_ago(cls) if is_dry else None
         if home is None:
             super()._ask(cls)
             return
         self._send(home, cls, 1, 0, 0, 0, anyway=True)
 
+    def _batch(self, cls: int) -> int:
+        # A home knows with which open a sample was asked for, not when a reader got it: maybe in a later epoch.
+        tree = self._tree_of_class[cls]
+        return 1 if tree.holds and not tree.epoch else super()._batch(cls)
+
     def _addressed(self, message: Take) -> Take:
         tree = self._tree_of_class[message.cls]
-        return message._replace(epoch=tree.epoch + 1, turn=tree.turn)
+        return message._replace(epoch=tree.epoch + 1, turn=tree.turn, since=tree.since, holds=tree.holds)
 
     # What peers get
 
     def _answer(self, message: Take, peer: Peer) -> list[Served]:
-        self._for_ahead = self._clocks.ahead(message.requester, self._tree_of_class[message.cls], message.turn)
+        self._for = message.requester, message.turn
         turns = self._turns_for(message, peer)
-        self._for_ahead = 0
+        self._for = None
         return turns
+
+    def _hear(self, tree: HomePass, message: Take | Given, node: int) -> None:
+        """What a message says of passes."""
+        self._know_epoch(tree, message)
+        if message.holds and tree.epoch != UNKNOWN:
+            self._hold(tree)
+        if message.epoch == tree.epoch + 1:
+            # Else its run is of another epoch than what is held back here.
+            self._come(tree, self._passes.heard(tree, node, message.since))
 
     def _turns_for(self, message: Take, peer: Peer) -> list[Served]:
         cls = message.cls
         tree = self._tree_of_class[cls]
-        self._know_epoch(tree, message.epoch)
+        self._hear(tree, message, message.requester)
         is_of = message.epoch - 1
-        if tree.epoch == message.epoch - 1 == 0 or not message.epoch or tree.epoch == UNKNOWN:
+        if (tree.epoch == is_of == 0 and not tree.holds) or not message.epoch or tree.epoch == UNKNOWN:
             return super()._answer(message, peer)
         if is_of > tree.epoch:
             return self._give_ahead(cls, is_of)
@@ -376,17 +437,11 @@ class PassingNode(LocalFirst):
     def _news(self, message: Take, samples: tuple[int, ...]) -> Given:
         cls = message.cls
         tree = self._tree_of_class[cls]
-        if tree.epoch <= 0:
-            return super()._news(message, samples)._replace(epoch=tree.epoch + 1)
-        oldest = 0
-        if not samples:
-            ahead = self._clocks.ahead(message.requester, tree, message.turn)
-            _, oldest = self._passes.oldest(tree, cls, self._reserved_here(cls), ahead)
-        return (
-            super()
-            ._news(message, samples)
-            ._replace(epoch=tree.epoch + 1, again=self._own_again(cls) if not self._due[cls] else 0, oldest=oldest)
-        )
+        news = super()._news(message, samples)._replace(epoch=tree.epoch + 1, since=tree.since, holds=tree.holds)
+        if not tree.holds:
+            return news
+        again = 0 if self._due[cls] else self._own_again(cls)
+        return news._replace(again=again, oldest=0 if samples else self._oldest(cls)[1])
 
     def _take_news(self, answer: Given, message: Take, peer: Peer) -> bool:
         cls = answer.cls
@@ -396,8 +451,10 @@ class PassingNode(LocalFirst):
             if answer.samples:
                 self._late.setdefault((cls, message.epoch - 1), []).extend(answer.samples)
             return False
-        self._know_epoch(tree, answer.epoch)
-        if tree.epoch == answer.epoch - 1 == 0 or not answer.epoch or tree.epoch == UNKNOWN:
+        self._came_at = message.turn
+        if answer.number >= peer.first:
+            self._hear(tree, answer, answer.home)
+        if (tree.epoch == answer.epoch - 1 == 0 and not tree.holds) or not answer.epoch or tree.epoch == UNKNOWN:
             return super()._take_news(answer, message, peer)
         self._enter_due(cls)
         if answer.number < peer.first:
@@ -418,18 +475,19 @@ class PassingNode(LocalFirst):
         return True
 
     def _is_of_now(self, answer: Given, message: Take) -> bool:
-        if not self._is_told(answer.cls):
+        if not self._holds(answer.cls):
             return super()._is_of_now(answer, message)
         # In other epochs laps have other numbers.
         return message.lap == self._lap[answer.cls] and (
             answer.epoch != message.epoch or answer.lap == self._lap[answer.cls]
         )
 
-    def _know_epoch(self, tree: HomePass, epoch: int) -> None:
-        if tree.epoch != UNKNOWN or not epoch:
+    def _know_epoch(self, tree: HomePass, message: Take | Given) -> None:
+        if tree.epoch != UNKNOWN or not message.epoch:
             return
-        tree.epoch = epoch - 1
-        if tree.epoch > 0:
+        tree.epoch = message.epoch - 1
+        tree.holds = message.holds or tree.epoch > 0
+        if tree.holds:
             # What the process before this one gave is not known: all that is not left here.
             own = self._passes.samples(tree)
             self._passes.hold_all(tree, own[np.asarray(self._left)[self._class_array[own]] == 0])
@@ -437,25 +495,37 @@ class PassingNode(LocalFirst):
     # Laps
 
     def _enter_due(self, cls: int) -> None:
-        """Begin the lap that an epoch began, which was told since the class was last asked for."""
+        """What begins since the class was last asked for: to hold back, or the lap that an epoch began."""
+        if self._unheld[cls]:
+            self.held_back += self._leave_held_out(cls)
         due = self._due[cls]
         if not due:
             return
         self._due[cls] = 0
         lap = self._lap[cls] + due
-        members = self._own_members(cls)
-        held = members[self._passes.held_array[members]]
-        reserved = self._reserved_here(cls)
-        for sample in held.tolist():
-            # Given ahead, without a turn in the lap that is over.
-            if sample not in reserved and self._pool.is_left(sample) and self._pool.leave_out(sample):
-                self.unloaded.append(sample)
+        # Given ahead, without a turn in the lap that is over.
+        self._leave_held_out(cls)
         self._begin_lap(cls, lap)
         if self._ledger.progress is not None:
             self._ledger.progress.begin_lap(self._tree_of_class[cls].number, lap)
 
+    def _leave_held_out(self, cls: int) -> int:
+        """The lap goes on without what is held back and is left in it. Returns how many samples that are."""
+        self._unheld[cls] = out = 0
+        members = self._own_members(cls)
+        reserved = self._reserved_here(cls)
+        for sample in members[self._passes.held_array[members]].tolist():
+            if sample in reserved or not self._pool.is_left(sample):
+                continue
+            out += 1
+            self._passes.out_array[sample] = True
+            if self._pool.leave_out(sample):
+                self.unloaded.append(sample)
+        self._left[cls] -= out
+        return out
+
     def _begin_next_lap(self, cls: int) -> None:
-        if not self._is_told(cls):
+        if not self._holds(cls):
             super()._begin_next_lap(cls)
         # Not by what is done: where a job opens more than an epoch has, samples are done that are not of the lap.
         elif self._empty_rounds(cls) >= EMPTY_ROUNDS and self._is_again_any(cls):
@@ -463,7 +533,7 @@ class PassingNode(LocalFirst):
 
     def _begin_lap(self, cls: int, lap: int) -> None:
         """Begin ``lap`` without what is held back. What is left, taken or reserved stays."""
-        if not self._is_told(cls):
+        if not self._holds(cls):
             super()._begin_lap(cls, lap)
             return
         self._pool.begin_lap_without(cls, lap, self._passes.held_array)
@@ -473,6 +543,10 @@ class PassingNode(LocalFirst):
         self._left[cls] -= out
         for peer in self._peers.values():
             peer.again[cls] = 0
+
+    def _enter_lap(self, cls: int, lap: int) -> None:
+        super()._enter_lap(cls, lap)
+        self._passes.entered[cls] = self._tree_of_class[cls].turn
 
     def rejoin(self, begun: Int32) -> None:
         unknown = self._passes.is_own & (begun > 0)[self._class_array]
@@ -500,7 +574,8 @@ class PassingNode(LocalFirst):
                 "pass.ahead": rows(ahead, 3),
                 "pass.late": rows(((*key, sample) for key, late in self._late.items() for sample in late), 3),
                 "pass.taken": rows(self._taken_at.items(), 2),
-                "pass.clocks": rows(((*key, MOST // 2 + low) for key, low in self._clocks.lowest.items()), 3),
+                "pass.unheld": np.asarray(self._unheld).copy(),
+                "pass.repeated": rows(self._repeated.items(), 2),
                 "pass.dry": rows(((cls,) for cls in sorted(self._dry)), 1),
             },
         )
@@ -510,12 +585,7 @@ class PassingNode(LocalFirst):
         reader = StateReader(state, node=self._node, nodes=self._nodes)
         samples, classes, trees = len(self._class_array), len(self._lap_array), len(self._passes.trees)
         self.held_back, self.given_twice = reader.value("held_back"), reader.value("given_twice")
-        self._passes.resume(
-            reader.table("pass.trees", MOST, MOST, MOST, MOST),
-            reader.table("pass.asked", samples, MOST),
-            reader.table("pass.log", trees, samples, MOST),
-            *(reader.flags(f"pass.{name}", samples) for name in ("held", "out", "gone")),
-        )
+        self._passes.resume(reader, self._nodes)
         self._due_array[:] = reader.array("pass.due", np.int32, classes)
         self._rest_array[:] = reader.array("pass.rest", np.uint8, samples)
         for tree, epoch, sample in reader.table("pass.ahead", trees, MOST, samples):
@@ -523,6 +593,6 @@ class PassingNode(LocalFirst):
         for cls, epoch, sample in reader.table("pass.late", classes, MOST, samples):
             self._late.setdefault((cls, epoch), []).append(sample)
         self._taken_at = {sample: at for sample, at in reader.table("pass.taken", samples, MOST)}  # noqa: C416
-        clocks = reader.table("pass.clocks", self._nodes, trees, MOST)
-        self._clocks.lowest = {(peer, tree): low - MOST // 2 for peer, tree, low in clocks}
+        np.asarray(self._unheld)[:] = reader.array("pass.unheld", np.uint8, classes)
+        self._repeated = {cls: before for cls, before in reader.table("pass.repeated", classes, MOST)}  # noqa: C416
         self._dry = {cls for (cls,) in reader.table("pass.dry", classes)}

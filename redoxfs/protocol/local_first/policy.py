@@ -468,7 +468,7 @@ class LocalFirst(NodeState, SharedServingPolicy):
         if not self._there:
             return
         waiting = self._waiting.count(cls)
-        max_samples = max(BATCH, waiting) if waiting else 1
+        max_samples = max(self._batch(cls), waiting) if waiting else 1
         home = self._richest(cls)
         if not self._peers[home].left[cls]:
             empty_answers = self._empty_answers.get(cls, {})
@@ -506,6 +506,10 @@ class LocalFirst(NodeState, SharedServingPolicy):
     def _addressed(self, message: Take) -> Take:
         """A message as it is sent."""
         return message
+
+    def _batch(self, cls: int) -> int:  # noqa: ARG002
+        """How many samples to ask for where one is needed."""
+        return BATCH
 
     def _richest(self, cls: int) -> int:
         return max(self._there, key=lambda number: self._peers[number].left[cls])

@@ -214,9 +214,9 @@ class NodeState:
             "peers": rows(((peer.number, peer.first, peer.acked_below) for peer in peers.values()), 3),
             "there": rows(((peer,) for peer in self._there), 1),
             "unanswered": rows(
-                ((sent.room_bytes, *sent.message) for peer in peers.values() for sent in peer.unanswered.values()), 14
+                ((sent.room_bytes, *sent.message) for peer in peers.values() for sent in peer.unanswered.values()), 16
             ),
-            "answers": rows(((peer, g.number, g.cls, g.lap, len(g.samples), *g[5:]) for peer, g in answers), 10),
+            "answers": rows(((peer, g.number, g.cls, g.lap, len(g.samples), *g[5:]) for peer, g in answers), 12),
             "answered": rows(((sample,) for _, given in answers for sample in given.samples), 1),
             "taken": self._taken.table(),
             "reserved": self._reservations.table(),
@@ -252,18 +252,19 @@ class NodeState:
             peer.number, peer.first, peer.acked_below = number, first, acked_below
         there = {peer for (peer,) in reader.table("there", nodes)}
         self._there = [number for number in self._peers if number in there]
-        limits = (nodes, nodes, MOST, MOST, classes, MOST, MOST, MOST, MOST, MOST, MOST, 2, MOST)
-        for room_bytes, *fields, anyway, turn in reader.table("unanswered", MOST, *limits):
-            message: Take = Take._make([*fields, anyway == 1, turn])
+        limits = (nodes, nodes, MOST, MOST, classes, *[MOST] * 8, 2, 2)
+        for room_bytes, *fields, anyway, holds in reader.table("unanswered", MOST, *limits):
+            message: Take = Take._make([*fields, anyway == 1, holds == 1])
             self._peer(message.home).unanswered[message.number] = Sent(room_bytes, message)
         answered = [sample for (sample,) in reader.table("answered", samples)]
-        for peer_number, number, cls, lap, count, *news in reader.table(
-            "answers", nodes, MOST, classes, MOST, len(answered) + 1, *[MOST] * 5
+        for peer_number, number, cls, lap, count, left, done, epoch, again, first, since, holds in reader.table(
+            "answers", nodes, MOST, classes, MOST, len(answered) + 1, *[MOST] * 6, 2
         ):
             given, answered = tuple(answered[:count]), answered[count:]
             if len(given) < count:
                 raise ValueError("the state lacks samples of its answers")
-            self._peer(peer_number).answers[number] = Given(self._node, number, cls, lap, given, *news)
+            answer = Given(self._node, number, cls, lap, given, left, done, epoch, again, first, since, holds == 1)
+            self._peer(peer_number).answers[number] = answer
         self._taken.resume(reader.table("taken", classes, samples, 2), reader.number("free_bytes"))
         self._reservations.resume(reader.table("reserved", classes, samples, 2))
         self._waiting.resume(reader.table("waiting", classes, MOST, 2), reader.value("last_ticket"))
