@@ -138,6 +138,8 @@ class NativeRead(Read):
             if not isinstance(result, FileBytes):
                 files = self._with_errors(results)
                 break
+        if len(self.samples) == 1:
+            return [tuple(files)]
         if self._counts is None:
             return [(file,) for file in files]
         at = iter(files)

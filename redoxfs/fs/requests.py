@@ -76,16 +76,23 @@ class KernelCaches:
     """The node's `Kernel`: passes notices on to the session. Before the mount the kernel caches nothing, so there is no
     one to notify."""
 
+    _session: Session | None
+    turned: Callable[[Sequence[int]], None]
+    freed: Callable[[Sequence[int]], None]
+
     def __init__(self) -> None:
-        self._session: Session | None = None
+        self.detach()
 
     def attach(self, session: Session) -> None:
         """The mount is there."""
         self._session = session
+        # At each open and close, so the node calls the session itself.
+        self.turned, self.freed = session.turned, session.freed
 
     def detach(self) -> None:
         """The mount is over. The numbers of its descriptors may soon belong to other files."""
         self._session = None
+        self.turned = self.freed = _nothing
 
     @property
     def bytes_served(self) -> int:
@@ -97,17 +104,9 @@ class KernelCaches:
             inode = inode_of(Branch(handle.branch), handle.entry)
             self._session.reopened(handle.handle, inode, handle.thread, handle.size, handle.shares_pages)
 
-    def turned(self, entries: Sequence[int]) -> None:
-        if self._session is not None:
-            self._session.turned(entries)
-
     def bind(self, entry: int, size: int) -> None:
         if self._session is not None:
             self._session.bind(entry, size)
-
-    def freed(self, entries: Sequence[int]) -> None:
-        if self._session is not None:
-            self._session.freed(entries)
 
     def shed(self, entry: int) -> None:
         if self._session is not None:
@@ -130,6 +129,10 @@ class KernelCaches:
     def ask(self, entry: int, asks: bool) -> None:
         if self._session is not None:
             self._session.ask(entry, asks)
+
+
+def _nothing(_: Sequence[int]) -> None:
+    pass
 
 
 class _Queue:
@@ -182,6 +185,7 @@ class Requests:
         self._answering = answering
         self.refused_minor = 0
         self._handlers: dict[int, Callable[[int, int, int, int, int], None]] = {
+            INIT: self._init,
             OPEN: self._open,
             RELEASE: self._release,
             STAT: self._stat,
@@ -291,7 +295,6 @@ class Requests:
     def _handle(self, events: Sequence[Event], *, were_held: bool = False) -> None:
         """Decide events in their order. Those for which no wait is left are held, unless they ``were_held``."""
         handlers, queues, journal = self._handlers, self._queues, self._journal
-        outlives = journal is not None
         for event in events:
             kind, unique, number, thread, offset, size = event
             queue = None if were_held else queues.get(kind)
@@ -299,20 +302,12 @@ class Requests:
             if queue is not None and (queue.held or queue.now >= queue.most) and number != ACCESS_LOG_INODE:
                 queue.held.append(event)
                 continue
-            if outlives:
+            if journal is not None:
                 self._session.deciding(unique)
-            if kind == INIT and offset:
-                self.refused_minor = offset
-                self.stop()
-            elif kind == INIT:
-                if not number:
-                    self._page_cache.cannot_map()
-                self._answering()
-            else:
-                handlers[kind](unique, number, thread, offset, size)
+            handlers[kind](unique, number, thread, offset, size)
             if journal is not None and journal.soon:
                 journal.checkpoint()
-        if outlives:
+        if journal is not None:
             self._session.deciding(0)
 
     def _take_held(self) -> None:
@@ -339,6 +334,15 @@ class Requests:
                 await self._nothing_waits.wait()
 
     # Events
+
+    def _init(self, _unique: int, can_map: int, _thread: int, refused_minor: int, _size: int) -> None:
+        if refused_minor:
+            self.refused_minor = refused_minor
+            self.stop()
+            return
+        if not can_map:
+            self._page_cache.cannot_map()
+        self._answering()
 
     def _open(self, unique: int, inode: int, thread: int, _offset: int, received_ns: int) -> None:
         if self._journal is not None:

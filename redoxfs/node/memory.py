@@ -136,11 +136,10 @@ class Content:
                 stamps.append(None)
         self.stamps = tuple(stamps)
         self.bytes_held = held
-        self._notify()
-        calls = self._take_calls()
+        calls = self._notify()
         for alias in self.aliases or ():
-            alias._see(self)
-            calls += alias._take_calls()
+            alias.files, alias.stamps = self.files, self.stamps
+            calls += alias._notify()
         return calls
 
     def alias(self, owner: _Owner = _Owner.PATH) -> "Content":
@@ -151,8 +150,7 @@ class Content:
         if self.aliases is None:
             self.aliases = []
         self.aliases.append(alias)
-        if self.arrived:
-            alias._see(self)
+        alias.files, alias.stamps, alias.arrived = self.files, self.stamps, self.arrived
         return alias
 
     @property
@@ -160,23 +158,21 @@ class Content:
         """Whether it is here, and a file of it could not be read."""
         return None in self.stamps
 
-    def _see(self, content: "Content") -> None:
-        self.files, self.stamps = content.files, content.stamps
-        self._notify()
-
-    def _take_calls(self) -> tuple[Callable[[], None], ...]:
+    def _notify(self) -> tuple[Callable[[], None], ...]:
+        """The files are here. Returns the calls to make."""
+        self.arrived = True
+        if self._arrival is not None:
+            self._arrival.set()
         # They refer to the content, so keeping them would make a cycle.
         calls, self._calls = self._calls, ()
         return calls
 
-    def _notify(self) -> None:
-        self.arrived = True
-        if self._arrival is not None:
-            self._arrival.set()
-
     def drop_bytes(self) -> None:
         """Let the bytes go. Handles read by position from now on."""
-        self.files = tuple([None if isinstance(f, FileBytes) else f for f in self.files])
+        if None not in self.stamps:
+            self.files = (None,) * len(self.stamps)
+        else:
+            self.files = tuple([None if isinstance(f, FileBytes) else f for f in self.files])
         self.bytes_held = 0
 
 
@@ -253,7 +249,8 @@ class Memory:
         """A load of ``samples`` into the slots was scheduled."""
         expected = [Content(sample, _Owner.SLOTS) for sample in samples]
         for content in expected:
-            self.forget(content.sample)
+            if content.sample in self._slots or content.sample in self._reserved:
+                self.forget(content.sample)
             self._slots[content.sample] = content
         return expected
 
@@ -274,23 +271,18 @@ class Memory:
 
         ``kept``: the slots keep it, unless a file of it could not be read.
         """
-        if not remote and not kept and sample in self._slots:
-            # Nearly every turn: `_leave` and `_own`, written out.
-            usual = self._slots.pop(sample)
-            self.slots_bytes -= usual.bytes_held
-            if path in self._resting or path in self._open or path in self._dropped:
-                self.release(path)
-            usual.owner = _Owner.PATH
-            self._open[path] = usual
-            self.claims_bytes += usual.bytes_held
-            if self.claims_bytes > self._claims_limit_bytes:
-                self._shed()
-            return usual
-        content = self._leave(sample, remote=remote)
+        content = None if remote else self._slots.get(sample)
         if content is None:
-            return None
-        if kept and not content.has_failed:
-            content = self._keep(content, _Owner.PATH)
+            content = self._leave(sample, remote=remote)
+            if content is None:
+                return None
+            if kept and not content.has_failed:
+                content = self._keep(content, _Owner.PATH)
+        elif kept and None not in content.stamps:
+            content = content.alias()
+        else:
+            del self._slots[sample]
+            self.slots_bytes -= content.bytes_held
         self._own(path, content)
         return content
 
@@ -445,13 +437,10 @@ class Memory:
         if self.lent_bytes and self.claims_bytes <= (self._claims_limit_bytes - self.lent_bytes) * REPAID_SHARE:
             self._repay()
 
-    def _let_go(self, content: Content) -> None:
-        content.owner = _Owner.NOBODY
-        self._free(content)
-
-    def _free(self, content: Content) -> None:
+    def _let_go(self, content: Content, owner: _Owner = _Owner.NOBODY) -> None:
         """Drop the bytes. If other paths or peers need them, they count as claims of one of these."""
-        if content.alias_of is not None and not content.is_awaited:
+        content.owner = owner
+        if content.alias_of is not None and (content.arrived or not content.is_awaited):
             others = content.alias_of.aliases
             assert others is not None
             others.remove(content)
@@ -474,11 +463,13 @@ class Memory:
             self.claims_bytes += heir.bytes_held
 
     def _own(self, path: int, content: Content) -> None:
-        self.release(path)
+        if path in self._resting or path in self._open or path in self._dropped:
+            self.release(path)
         content.owner = _Owner.PATH
         self._open[path] = content
         self.claims_bytes += content.bytes_held
-        self._shed()
+        if self.claims_bytes > self._claims_limit_bytes:
+            self._shed()
 
     def _shed(self) -> None:
         """Drop bytes until the claims are within their limit. A content that has not arrived has none to drop."""
@@ -530,5 +521,5 @@ class Memory:
     def _drop(self, path: int) -> None:
         content = self._dropped[path] = self._open.pop(path)
         self.claims_bytes -= content.bytes_held
-        self._free(content)
+        self._let_go(content, _Owner.PATH)
         self._shed_path(path)

@@ -320,16 +320,14 @@ class Node:
         sample, turn = opened.sample, opened.turn
         for gone in opened.released:
             self.memory.release(gone)
-        awaited = False
         if isinstance(turn, Served):
             content = self._take_turn(path, turn)
-            awaited = turn.is_demanded
         else:
             self.counters.joined += 1
             content = self.memory.claimed(path)
         if content is None or (content.arrived and content.stamps[file] is None):
             return self.supply.read_again(path, sample, counted=self.binding.was_read)
-        if not content.arrived and not awaited:
+        if not content.arrived and not (isinstance(turn, Served) and turn.is_demanded):
             self.counters.in_flight_waits += 1
             self.supply.hasten(content)
         return content
@@ -648,7 +646,10 @@ class Node:
                 other = content.stamps[number]
                 if number != file and other is not None:
                     self._kernel.bind(entry, other.size)
-        data = _as_buffer(got.data) if isinstance(got, FileBytes) else None
+        data = got.data if isinstance(got, FileBytes) else None
+        if data is not None and not isinstance(data, Buffer):
+            # A store in Python or another node's message brought it.
+            data = Buffer(data)
         handle = self._files.keep(Handle(path, file, content, thread))
         return OpenFile(handle, data, stamp.size, keep_pages, sample=content.sample)
 
@@ -1064,11 +1065,6 @@ def _passes(plan: Plan, trees: Sequence[str]) -> dict[str, Any]:
         "samples_held_back": 0 if counted is None else counted.samples_held_back,
         "passes_given_twice": 0 if counted is None else counted.passes_given_twice,
     }
-
-
-def _as_buffer(data: bytes | memoryview | Buffer) -> Buffer:
-    """``data`` as the session takes it: a copy, if a store in Python or another node's message brought it."""
-    return data if isinstance(data, Buffer) else Buffer(data)
 
 
 def _reason(error: Exception) -> str:

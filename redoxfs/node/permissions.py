@@ -12,39 +12,36 @@ from redoxfs.dataset import Tree
 
 
 class Permissions:
-    """``told`` is called with an entry whose owner or mode has changed."""
+    """``told`` is called with an entry whose owner or mode has changed. ``now`` has these, by entry."""
 
     def __init__(self, tree: Tree, told: Callable[[int], None]) -> None:
         self._mode: memoryview[int] = tree.mode.data
         self._uid: memoryview[int] = tree.uid.data
         self._gid: memoryview[int] = tree.gid.data
         self._told = told
-        self._now: dict[int, Access] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._now)
+        self.now: dict[int, Access] = {}
 
     def differ(self, entry: int) -> bool:
         """Whether they are not those of the scan."""
-        return entry in self._now
+        return entry in self.now
 
     def of(self, entry: int) -> Access:
         """What is known of a file, and what the kernel checks."""
-        return self._now.get(entry) or self._scanned(entry)
+        return self.now.get(entry) or self._scanned(entry)
 
     def saw(self, entry: int, access: Access) -> None:
         """A read has shown ``access``."""
         if access == self.of(entry):
             return
         if access == self._scanned(entry):
-            del self._now[entry]
+            del self.now[entry]
         else:
-            self._now[entry] = access
+            self.now[entry] = access
         self._told(entry)
 
     def saw_as_scanned(self, entry: int) -> None:
         """A read found no fewer readers than at the scan."""
-        if self._now.pop(entry, None) is not None:
+        if self.now.pop(entry, None) is not None:
             self._told(entry)
 
     def _scanned(self, entry: int) -> Access:

@@ -335,7 +335,7 @@ class Supply:
         else:
             of_sample = {content.sample: content for content in contents}
             for read in reads:
-                of_read = [of_sample[sample] for sample in read.samples]
+                of_read = list(map(of_sample.__getitem__, read.samples))
                 expected[read] = of_read, loading
                 for content in of_read:
                     content.read = read
@@ -387,9 +387,11 @@ class Supply:
 
     def _deliver(self, content: Content, payload: Payload) -> None:
         for file in payload:
-            if isinstance(file, NarrowedError) or (
-                isinstance(file, FileBytes) and (file.changed or self._changed_size or self._permissions)
-            ):
+            if isinstance(file, FileBytes):
+                has_news = file.changed or bool(self._changed_size or self._permissions.now)
+            else:
+                has_news = isinstance(file, NarrowedError)
+            if has_news:
                 self._note_changes(content, payload)
                 break
         if self._memory.arrive(content, payload):

@@ -174,6 +174,8 @@ class Binding:
         self._reservations: OrderedDict[int, _Reservation] = OrderedDict()
         self._reserved_for: dict[int, int] = {}
         self._reserved_by: dict[int, set[int]] = {}
+        # The threads that have reservations.
+        self.reservers: KeysView[int] = self._reserved_by.keys()
         self._seen_by: dict[int, set[int]] = {}
         self._reservations_made = 0
         self._callers: OrderedDict[int, _Caller] = OrderedDict()
@@ -406,11 +408,6 @@ class Binding:
                 unloaded += self._undo_reservation(path)
         return ThreadEnded(self._end_holds(thread, None), tuple(unloaded))
 
-    @property
-    def reservers(self) -> KeysView[int]:
-        """The threads that have reservations."""
-        return self._reserved_by.keys()
-
     def holds(self, thread: int, path: int) -> bool:
         """Whether ``thread`` opened ``path``, or saw its size, under the present answer."""
         return path in self._paths_of.get(thread, NONE)
@@ -479,7 +476,8 @@ class Binding:
         self._answer[path] = sample
         if self._opened is not None:
             self._opened[path] = 0
-        self._unhold_all(path)
+        if path in self._threads_of or self._held_unseen:
+            self._unhold_all(path)
 
     def _was_opened(self, path: int, file: int) -> bool:
         assert self._opened is not None
@@ -532,8 +530,6 @@ class Binding:
 
     def _move_hold(self, thread: int, path: int) -> tuple[int, ...]:
         """A thread holds one path: opening ``path`` ends its other holds."""
-        if thread == UNKNOWN_THREAD:
-            return ()
         paths = self._paths_of.get(thread)
         if paths is None:
             self._hold(thread, path)

@@ -51,7 +51,8 @@ class ChunkOrder:
         self.this_lap_end = self.next_lap_end = 0
         self._window = np.zeros(drawn, np.int32)
         self._is_passed_over = np.ones(drawn, np.bool_)
-        self._is_for_next = False
+        # Whether the window is of the next lap; None: the last draw found no chunk.
+        self._is_for_next: bool | None = False
 
     def reset(self, this_lap: Flags, next_lap: Flags | None) -> None:
         """Count anew: samples bool[S] for this lap, and those for the next, None where there are none."""
@@ -61,6 +62,9 @@ class ChunkOrder:
 
     def draw(self, random: np.random.Generator) -> Int32:
         """Chunks for this lap, with repeats. If there are few, all of them and some for the next lap."""
+        if not self.next_lap_end:
+            self._is_for_next = None
+            return self.order_array[:0]
         window = self._window
         first, end = 0, self.this_lap_end
         is_for_next = end <= len(window)
