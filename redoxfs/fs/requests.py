@@ -174,7 +174,7 @@ class Requests:
         recorder: Recorder | None = None,
     ) -> None:
         self._node = node
-        self._copying = node.copying
+        node.choose_pages(page_cache)
         self._done = (OpenTimes() if times is None else times).opens.done
         self._access_log = access_log
         self._session = session
@@ -399,9 +399,6 @@ class Requests:
 
     def _opened(self, unique: int, inode: int, thread: int, received_ns: int, file: OpenFile) -> None:
         is_open = False
-        shares_pages = file.shares_pages and self._page_cache.shares(file.size, differs=bool(self._copying))
-        if self._journal is not None and file.shares_pages and not shares_pages:
-            self._node.bypasses_pages(file.handle)
         try:
             is_open = self._session.opened(
                 # An exact file says nothing of the path that its thread holds.
@@ -412,7 +409,7 @@ class Requests:
                 file.data,
                 file.size,
                 file.keep_pages,
-                shares_pages,
+                file.shares_pages,
             )
         finally:
             if not is_open:

@@ -52,7 +52,7 @@ from redoxfs.node.journal import (
     WITHDRAWN,
     Journal,
 )
-from redoxfs.node.kernel import Kernel
+from redoxfs.node.kernel import Kernel, Pages
 from redoxfs.node.lowest_laps import LowestLaps
 from redoxfs.node.memory import Content, Memory
 from redoxfs.node.open_files import Handle, OpenFiles
@@ -173,6 +173,7 @@ class Node:
         self._sample_of: memoryview[int] = catalog.sample_of.data
         self._member_of: memoryview[int] = catalog.member_of.data
         self._kernel = kernel
+        self._pages: Pages | None = None
         self._journal = journal
         self._frozen = False
         self._plan = plan
@@ -461,6 +462,10 @@ class Node:
         """``flush`` sends the messages in the policy's outbox; before any request."""
         self._flush = flush
 
+    def choose_pages(self, pages: Pages) -> None:
+        """``pages`` chooses which opens may use the kernel's pages; before any request. Without it, all may."""
+        self._pages = pages
+
     def watch_turns(self, watcher: Callable[[int], None]) -> None:
         """``watcher`` is called with the requested sample at each turn; before any request."""
         self._watcher = watcher
@@ -650,8 +655,9 @@ class Node:
         if data is not None and not isinstance(data, Buffer):
             # A store in Python or another node's message brought it.
             data = Buffer(data)
-        handle = self._files.keep(Handle(path, file, content, thread))
-        return OpenFile(handle, data, stamp.size, keep_pages, sample=content.sample)
+        shares_pages = self._pages is None or self._pages.shares(stamp.size, differs=bool(self.copying))
+        handle = self._files.keep(Handle(path, file, content, thread, not shares_pages))
+        return OpenFile(handle, data, stamp.size, keep_pages, shares_pages, sample=content.sample)
 
     def _shed(self, path: int) -> None:
         for entry in self.supply.files_of(path):
@@ -796,13 +802,16 @@ class Node:
             self.counters.errors += 1
             raise
         self.counters.exact += 1
+        shares_pages = file.shares_pages and not bypasses
+        if shares_pages and self._pages is not None and not self._pages.shares(-1, differs=bool(self.copying)):
+            shares_pages = False
+            file = file._replace(bypasses=True)
         handle = self._files.keep(file)
         if not keep_pages:
             self._kernel.changed(entry)
             self._ask(entry, not self._exact.is_as_scanned(entry))
         if self._journal is not None:
             self._journal.stamp(entry, file.file.stamp)
-        shares_pages = file.shares_pages and not bypasses
         return OpenFile(handle, None, -1, keep_pages or bypasses, shares_pages, Outcome.DIRECT)
 
     # Programs that are not the job
@@ -989,10 +998,6 @@ class Node:
             self.checkpoint()
 
         return replace(recovered, release_pins=release_pins)
-
-    def bypasses_pages(self, handle: int) -> None:
-        """The reads of an open file do not use the kernel's pages, although they might."""
-        self._files.bypass(handle)
 
     def set_place(self, place: Callable[[], Mapping[str, Any]]) -> None:
         """``place`` returns this node's place among the nodes of its job, as JSON; a checkpoint has it."""

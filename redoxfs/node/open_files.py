@@ -65,14 +65,6 @@ class OpenFiles:
         self._free.append(number)
         return file
 
-    def bypass(self, number: int) -> None:
-        """The reads of a file do not use the kernel's pages, although they might."""
-        file = self._files[number]
-        if isinstance(file, ExactFile):
-            self._files[number] = file._replace(bypasses=True)
-        else:
-            file.bypasses = True
-
     def clear(self) -> None:
         """No file is open any more."""
         self._files.clear()

@@ -545,7 +545,10 @@ class Binding:
         paths.add(path)
         del self._holds[thread, other]
         self._holds[thread, path] = None
-        _discard(self._threads_of, other, thread)
+        threads = self._threads_of[other]
+        threads.discard(thread)
+        if not threads:
+            del self._threads_of[other]
         self._threads_of.setdefault(path, set()).add(thread)
         return () if self._wanted(other) else (other,)
 
