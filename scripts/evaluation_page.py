@@ -1,9 +1,11 @@
 """The evaluation: a page of what holds, and a page for each benchmark, made from their results.
 
-    scripts/evaluation                      write docs/evaluation.md and docs/evaluation/*.md from the results there
-    scripts/evaluation --run                run every benchmark at full size first: hours
-    scripts/evaluation --run --only mlperf  run one of them first, and keep the results of the others
-    scripts/evaluation --run --quick        run all of them at a small size, into a folder that is removed: minutes
+    scripts/evaluation                       write docs/evaluation.md and docs/evaluation/*.md from the results there
+    scripts/evaluation --run                 run every benchmark at full size first: hours
+    scripts/evaluation --run --only loaders  run one of them first, and keep the results of the others
+    scripts/evaluation --run --quick         run all of them at a small size, into a folder that is removed: minutes
+
+The benchmark retinanet runs DLIO. The variable REDOXFS_DLIO names a Python that has it (scripts/bench/dlio.py).
 
 A benchmark writes its result with --json and its figure with --plot. Its function ``page(result)`` returns its page in
 Markdown, and ``page_short(result)`` what holds, in a sentence or two. So every number comes from a result. Its function
@@ -123,7 +125,7 @@ SECTIONS = (
     _simulation("randomness", quick=_files(10_000, 100), minutes=2, plots=False),
     _simulation("related", quick=("--quick",), minutes=10, plots=True, page="related.page.page"),
     _script("loaders", 60),
-    _script("mlperf", 12),
+    _script("retinanet", 20),
 )
 """In the order of the page: the paper's experiments, then related systems, peers, and MLPerf Storage."""
 

@@ -116,7 +116,7 @@ def test_a_result_that_is_missing_is_left_out_with_a_line(tmp_path: Path) -> Non
     done = evaluation("--dir", tmp_path)
     assert done.returncode == 0
     lines = done.stderr.splitlines()
-    assert f"mlperf: left out, there is no {tmp_path}/evaluation/mlperf.json" in lines
+    assert f"retinanet: left out, there is no {tmp_path}/evaluation/retinanet.json" in lines
     assert not [line for line in lines if line.startswith("breakdown")]
     assert "MLPerf" not in (tmp_path / "evaluation.md").read_text()
 
@@ -141,7 +141,7 @@ def test_a_damaged_result_is_one_line_and_keeps_the_page(tmp_path: Path) -> None
     ("words", "line"),
     [
         (("--quick",), "so they need --run"),
-        (("--only", "mlperf"), "so they need --run"),
+        (("--only", "retinanet"), "so they need --run"),
         (("--run", "--quick", "--dir", ROOT / "docs"), "--quick does not replace the results in docs/"),
         (("--run", "--only", "nothing"), "invalid choice: 'nothing'"),
     ],

@@ -116,7 +116,13 @@ def storage(profile: throttle.Profile, work: Path, cap_bytes: int | None) -> Ite
 
 @contextmanager
 def reading(
-    stored: Storage, way: str, work: Path, memory_mb: int, *options: str, python: str = sys.executable
+    stored: Storage,
+    way: str,
+    work: Path,
+    memory_mb: int,
+    *options: str,
+    classes: str = "dir",
+    python: str = sys.executable,
 ) -> Iterator[Path]:
     """Where the files are read: "plain", or a mount of the "directory", of the "packed" copy or of the "archive".
 
@@ -132,8 +138,8 @@ def reading(
         return
     mnt = work / "mnt"
     source = {"packed": stored.packed, "archive": stored.archive}.get(way, stored.source)
-    classes = [] if way == "packed" else ["--classes", "dir"]
-    command = mounts.redoxfs(source, mnt, "--memory", f"{memory_mb}MiB", *classes, *options, python=python)
+    redirected = [] if way == "packed" else ["--classes", classes]
+    command = mounts.redoxfs(source, mnt, "--memory", f"{memory_mb}MiB", *redirected, *options, python=python)
     with mounts.served_by(command, mnt, stored.enter):
         yield mnt
 
