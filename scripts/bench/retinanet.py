@@ -1,4 +1,4 @@
-"""Runs DLIO's share of MLPerf Storage v3.0's RetinaNet, which has one file per sample, on emulated storage.
+"""Runs DLIO with the RetinaNet of MLPerf Storage v3.0, which has one file per sample, on emulated storage.
 
     scripts/bench/retinanet.py --dlio PYTHON [--profiles filer,disk,objects] [--epochs 2] [--json FILE]
                                [--plot FILE.svg]
