@@ -172,6 +172,9 @@ def test_damaged_and_missing_objects_are_named(server: Server, tmp_path: Path) -
     (tmp_path / "s-4.tar").write_bytes(b"\x1f\x8b" + bytes(600))
     with pytest.raises(UnusableArchiveError, match="is compressed with gzip"):
         found_at(server, "s-4.tar")
+    (tmp_path / "s-4.tar").write_bytes(b"PK\x05\x06" + bytes(18))
+    with pytest.raises(UnusableArchiveError, match=r"^s-4\.tar is a zip file"):
+        found_at(server, "s-4.tar")
 
 
 def test_headers_without_end_are_bounded(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,6 +211,8 @@ def test_a_reader_that_returns_anything_else_is_an_error() -> None:
         ("s3://b/x/{train,val}/*.tar", "s3://b/x", ["train/*.tar", "val/*.tar"]),
         ("s3://b/x/*/y/*.tar", "s3://b/x", ["*/y/*.tar"]),
         ("https://h:1/a/b/c.tar", "https://h:1/a/b", ["c.tar"]),
+        # It is refused where its first bytes are read.
+        ("s3://b/x/a.ZIP", "s3://b/x", ["a.ZIP"]),
     ],
 )
 def test_an_address_of_archives_is_a_folder_and_names(text: str, folder: str, names: list[str]) -> None:

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import tarfile
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -460,6 +461,17 @@ def torn(data: bytes) -> bytes:
     return data[:1024] + b"x" * 512 + data[1536:]
 
 
+def zipped(*files: bytes) -> Callable[[bytes], bytes]:
+    def change(_: bytes) -> bytes:
+        made = io.BytesIO()
+        with zipfile.ZipFile(made, "w") as archive:
+            for number, data in enumerate(files):
+                archive.writestr(f"{number}.jpg", data)
+        return made.getvalue()
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "error", "line"),
     [
@@ -468,6 +480,13 @@ def torn(data: bytes) -> bytes:
         (lambda data: b"\x1f\x8b" + data, UnusableArchiveError, "is compressed with gzip.*unpack it: gunzip -k a.tar"),
         (lambda data: b"\x28\xb5\x2f\xfd" + data, UnusableArchiveError, "is compressed with zstd"),
         (lambda _: b"x" * 2000, UnusableArchiveError, r"^a\.tar is not a tar archive$"),
+        (
+            zipped(b"x"),
+            UnusableArchiveError,
+            r"^a\.tar is a zip file, and redoxfs reads tar files; unpack it: unzip a\.tar$",
+        ),
+        (zipped(b"x" * 5000), UnusableArchiveError, r"^a\.tar is a zip file"),
+        (zipped(), UnusableArchiveError, r"^a\.tar is a zip file"),
     ],
 )
 def test_an_archive_that_is_none_or_damaged_is_one_line(

@@ -286,8 +286,11 @@ def test_inspect_and_doctor_look_at_archives(machine: Machine, shards: Path) -> 
 def test_what_cannot_be_done_with_archives_is_one_line(machine: Machine, nested: Path, tmp_path: Path) -> None:
     compressed = tmp_path / "a.tar.gz"
     compressed.write_bytes(b"\x1f\x8b" + b"x" * 600)
+    zipped = tmp_path / "a.zip"
+    zipped.write_bytes(b"PK\x03\x04" + b"x" * 600)
     for words, code, line in (
         (("mount", compressed, machine.mnt), 3, "is compressed with gzip"),
+        (("mount", zipped, machine.mnt), 3, "a.zip is a zip file, and redoxfs reads tar files; unpack it: unzip a.zip"),
         (("mount", nested), 2, "archives cannot be mounted over themselves; give MOUNTPOINT"),
         (("pack", nested, tmp_path / "dst"), 3, "mount it, and give MOUNTPOINT/.redoxfs/exact"),
         (("catalog", "export", nested, tmp_path / "c"), 3, "mount it, and give MOUNTPOINT/.redoxfs/exact"),

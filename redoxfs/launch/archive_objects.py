@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redoxfs.dataset import ClassesError
-from redoxfs.launch.archives import expanded, index_with_samples, indexed, names_archives, say_found
+from redoxfs.launch.archives import addresses_archives, expanded, index_with_samples, indexed, say_found
 from redoxfs.launch.errors import SourceUnusableError
 from redoxfs.launch.objects import Objects, in_child, index_cache, objects_of, told_of
 from redoxfs.launch.options import DatasetOptions
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def are_archives(address: Address, options: DatasetOptions) -> bool:
     """Whether an address names tar archives, rather than a packed dataset."""
-    return options.archives != "none" and (names_archives(address.url) or "{" in address.url)
+    return options.archives != "none" and addresses_archives(address.url)
 
 
 def open_archive_objects(

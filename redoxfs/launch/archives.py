@@ -39,6 +39,9 @@ _MAGIC_AT, _MAGIC = 257, b"ustar"
 _BESIDE = (".json", ".jsonl", ".parquet", ".idx", ".index", ".csv", ".tsv", ".txt", ".md", ".yaml", ".yml", ".sha256")
 _BESIDE_NAMES = frozenset({"license", "readme", "md5sums", "sha256sums", "_success"})
 
+# Taken for an archive only where a path or an address names one, so that whoever indexes it says why it is refused.
+_ZIP = ".zip"
+
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
 _MOST_BESIDE = 1000
@@ -108,10 +111,15 @@ def _found(source: PathStatus) -> "dict[str, object]":
 
 def _is_archive(path: str) -> bool:
     """Whether a file is one by its name or its first header. Whoever indexes it finds whether it can be served."""
-    if path.lower().endswith((_SUFFIX, *_COMPRESSED)):
+    if path.lower().endswith((_SUFFIX, *_COMPRESSED, _ZIP)):
         return True
     with open(path, "rb") as file:
         return file.read(_MAGIC_AT + len(_MAGIC))[_MAGIC_AT:] == _MAGIC
+
+
+def addresses_archives(url: str) -> bool:
+    """Whether an address is of archives, or of one that is refused."""
+    return names_archives(url) or url.lower().endswith(_ZIP) or "{" in url
 
 
 def names_archives(pattern: str) -> bool:

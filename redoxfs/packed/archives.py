@@ -53,6 +53,9 @@ COMPRESSED = {
 }
 """By their first bytes: the program, and the command that unpacks it beside the archive."""
 
+ZIPS = b"PK\x03\x04", b"PK\x05\x06"
+"""The first bytes of a zip file, and of an empty one."""
+
 Progress = Callable[[int, int], object]
 """Called with the headers and the archives so far."""
 
@@ -191,8 +194,10 @@ class _Reading:
         """What to raise for a state of an archive that begins at ``begin`` of a file."""
         archive = self.archives[at]
         name = f"{show(inner + SUFFIX.encode())} in {archive.name}" if inner else archive.name
+        head = b"" if place or state not in (_NOT_TAR, _TRUNCATED) else self.files.head(self.numbers[at], begin)
+        if head.startswith(ZIPS):
+            return UnusableArchiveError(f"{name} is a zip file, and redoxfs reads tar files; unpack it: unzip {name}")
         if state == _NOT_TAR:
-            head = self.files.head(self.numbers[at], begin)
             for magic, (program, command) in COMPRESSED.items():
                 if head.startswith(magic):
                     return UnusableArchiveError(
