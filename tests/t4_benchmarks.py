@@ -130,6 +130,34 @@ def test_epoch_reads_complete_epochs_from_storage_with_latency(tmp_path: Path) -
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(
+    ("shape", "storage"),
+    [
+        ("imagenet", "filer"),
+        pytest.param(
+            "shards", "s3", marks=pytest.mark.skipif(seaweed.program() is None, reason="SeaweedFS is not installed")
+        ),
+    ],
+)
+def test_archives_and_a_packed_copy_of_them_give_complete_epochs(tmp_path: Path, shape: str, storage: str) -> None:
+    small = ("--archives", "8", "--members", "16", "--bytes", "2000", "--memory", "1", "--folder", tmp_path)
+    found = result("archive_epochs.py", "--shape", shape, "--storages", storage, "--rounds", "2", *small)
+    assert [(row["way"], row["round"]) for row in found["rows"]] == [
+        ("archive", 1),
+        ("packed", 1),
+        ("packed", 2),
+        ("archive", 2),
+    ]
+    for row in found["rows"]:
+        assert (row["wrong_labels"], row["not_once"]) == (0, 0)
+        assert row["amplification"] > 0.9
+    (share,) = found["shares"]
+    assert len(share["all"]) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/loop-control").exists(), reason="needs root and loop devices")
 def test_overall_trains_complete_epochs_on_three_nodes(tmp_path: Path) -> None:
     pytest.importorskip("torch")

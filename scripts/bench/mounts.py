@@ -54,6 +54,7 @@ def served_by(
     mountpoint: Path,
     enter: Callable[[], None] | None = None,
     environment: Mapping[str, str] | None = None,
+    patience_s: float = PATIENCE_S,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a server in the foreground at ``mountpoint``. ``enter`` runs in its process before the command."""
     mountpoint.mkdir(exist_ok=True)
@@ -61,7 +62,7 @@ def served_by(
     with tempfile.TemporaryFile() as said:
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, preexec_fn=enter, env=environment)
         try:
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + patience_s
             while not os.path.ismount(mountpoint):
                 if server.poll() is not None or time.monotonic() > deadline:
                     said.seek(0)
@@ -104,7 +105,7 @@ def work_folder(below: Path | None = None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def pack(source: Path, target: Path, *options: str, classes: str = "dir") -> None:
+def pack(source: Path, target: Path | str, *options: str, classes: str = "dir") -> None:
     command = [sys.executable, "-P", "-m", "redoxfs", "pack", "--classes", classes, *options, str(source), str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,0 +1,429 @@
+"""Epochs from tar archives as they are, beside redoxfs' own packed copy of the same samples, in turns.
+
+    scripts/bench/archive_epochs.py [--shape imagenet|shards] [--storages filer,nas] [--archives 1000]
+                                    [--members 128] [--bytes 110000] [--memory 0.25] [--epochs 1] [--rounds 2] [--json]
+    scripts/bench/archive_epochs.py --storages s3 [--line 800] …
+
+- imagenet: a script like ImageFolder's, on an archive with an archive for each class, as ImageNet comes.
+- shards: a script that reads KEY.jpg and KEY.json of each sample, on shards as WebDataset's writer makes them. Labels
+  are in random order.
+
+8 processes share an epoch, in random order. Every file holds the name of its sample: each sample must come exactly
+once in each epoch, with the label of the path that was opened, or of its KEY.json. The exit code is 1 if one does not.
+A round mounts each way anew, with empty memory, and reads some epochs. The copy is packed from a mount of the archives.
+
+A storage is a profile of scripts/bench/throttle.py: a store (scripts/slow_store.c), or a cap, which needs root. Mounts
+are told its speed, since what they measure on a busy machine is another one each time. Or it is "s3", a real S3 server
+(SeaweedFS). ``--line 800`` puts that behind a link of 800 Mbit/s, which needs root, too; without it, server, redoxfs
+and readers share the processor. "mount" is the time of the command; of archives, the first one on a storage may have
+the index. "read" is what the storage read, as a multiple of the samples, and "a read" the mean bytes of a request,
+where a store counts them.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import mounts
+import throttle
+from children import Children, fork
+from results import grid
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+from netspaces import Network
+from seaweed import BUCKET, seaweed, settings
+
+READERS = 8
+HEAD_BYTES = 64
+CAP_BYTES = 512 << 20
+"""Of processes and page cache beside --memory, where the storage is capped."""
+MOUNT_S = 1800
+"""The index of millions of members takes minutes on slow storage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The options of mounts and of `pack`, and where the archives lie below a folder."""
+
+    classes: list[str]
+    archives: str
+
+
+SHAPES = {
+    "imagenet": Shape(["--classes", "dir"], "all.tar"),
+    "shards": Shape(["--classes", "any"], "shards/shard-{000000..%06d}.tar"),
+}
+
+
+# The archives
+
+
+class _Writer:
+    """Writes members with a header that is made once: a million headers of tarfile take a while."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._header = bytearray(tarfile.TarInfo("").tobuf(tarfile.USTAR_FORMAT))
+
+    def add(self, name: str, data: bytes) -> None:
+        self.begin(name, len(data))
+        self._file.write(data)
+        self._file.write(bytes(-len(data) % tarfile.BLOCKSIZE))
+
+    def begin(self, name: str, size: int) -> None:
+        header = self._header
+        header[:100] = name.encode().ljust(100, b"\0")
+        header[124:136] = b"%011o\0" % size
+        header[148:156] = b" " * 8
+        header[148:156] = b"%06o\0 " % sum(header)
+        self._file.write(header)
+
+    def end(self) -> None:
+        self._file.write(bytes(2 * tarfile.BLOCKSIZE))
+
+    def close(self) -> None:
+        self.end()
+        self._file.close()
+
+
+def sizes(count: int, mean_bytes: int) -> list[int]:
+    """Of images: uniform, from half to one and a half times of the mean."""
+    return [random.randint(mean_bytes // 2, mean_bytes * 3 // 2) for _ in range(count)]
+
+
+def make_imagenet(folder: Path, archives: int, members: int, mean_bytes: int) -> tuple[list[str], int]:
+    """An archive of archives. Returns the paths of a mount, and the bytes of the files."""
+    whole = _Writer(folder / "all.tar")
+    paths, total = [], 0
+    block = tarfile.BLOCKSIZE
+    for label in range(archives):
+        of = sizes(members, mean_bytes)
+        whole.begin(f"n{label:08}.tar", sum(block + -(-size // block) * block for size in of) + 2 * block)
+        for number, size in enumerate(of):
+            path = f"n{label:08}/n{label:08}_{number}.JPEG"
+            paths.append(path)
+            whole.add(path.partition("/")[2], path.encode().ljust(HEAD_BYTES) + random.randbytes(size - HEAD_BYTES))
+        whole.end()
+        total += sum(of)
+    whole.close()
+    return paths, total
+
+
+def make_shards(folder: Path, archives: int, members: int, mean_bytes: int) -> tuple[list[str], int]:
+    """Shards of KEY.jpg and KEY.json. Returns the keys, and the bytes of the files."""
+    (folder / "shards").mkdir()
+    keys, total = [], 0
+    for shard in range(archives):
+        writer = _Writer(folder / f"shards/shard-{shard:06}.tar")
+        for number, size in enumerate(sizes(members, mean_bytes)):
+            key = f"{shard:06}{number:06}"
+            keys.append(key)
+            label = random.randrange(1000)
+            head = f"{key} {label}".encode().ljust(HEAD_BYTES)
+            description = json.dumps({"key": key, "label": label}).encode()
+            writer.add(f"{key}.jpg", head + random.randbytes(size - HEAD_BYTES))
+            writer.add(f"{key}.json", description)
+            total += size + len(description)
+        writer.close()
+    return keys, total
+
+
+# The scripts
+
+
+def image_folder(root: str, path: str) -> tuple[str, bool]:
+    """The sample that came, and whether its label is that of the path."""
+    with open(f"{root}/{path}", "rb") as file:
+        came = file.read()[:HEAD_BYTES].rstrip().decode()
+    return came, came.partition("/")[0] == path.partition("/")[0]
+
+
+def image_and_json(root: str, key: str) -> tuple[str, bool]:
+    """The same of an image and the description beside it."""
+    with open(f"{root}/{key}.jpg", "rb") as file:
+        came, label = file.read()[:HEAD_BYTES].decode().split()
+    with open(f"{root}/{key}.json", "rb") as file:
+        described = json.load(file)
+    return came, described == {"key": came, "label": int(label)}
+
+
+def read_epoch(root: Path, asked: list[str], read: Callable[[str, str], tuple[str, bool]]) -> dict[str, Any]:
+    """Read each sample once, in a random order, in processes that share them."""
+    order = random.sample(asked, len(asked))
+    start = fork.Barrier(READERS)
+
+    def work(number: int) -> tuple[float, float, list[str], int]:
+        part = order[number::READERS]
+        start.wait()
+        began = time.monotonic()
+        found = [read(str(root), each) for each in part]
+        return began, time.monotonic(), [came for came, _ in found], sum(not is_right for _, is_right in found)
+
+    with Children() as children:
+        for number in range(READERS):
+            children.start(work, number)
+        found = children.answers()
+    came = [name for _, _, part, _ in found for name in part]
+    return {
+        "seconds": max(ended for _, ended, _, _ in found) - min(began for began, _, _, _ in found),
+        "wrong_labels": sum(wrong for _, _, _, wrong in found),
+        "not_once": len(set(asked) ^ set(came)) + len(came) - len(set(came)),
+    }
+
+
+# The storage
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """``sources``: of each way. ``counted``: the requests, None where nobody counts them, and the bytes so far."""
+
+    sources: dict[str, str]
+    counted: Callable[[Path], tuple[int | None, int]]
+    forget: Callable[[], None] = lambda: None
+    enter: Callable[[], None] | None = None
+    speed: tuple[str, ...] = ()
+
+
+@contextmanager
+def storage(name: str, work: Path, shape: Shape, cap_bytes: int) -> Iterator[Storage]:
+    """The archives in ``work`` and the packed copy of them, on the storage."""
+    if name == "s3":
+        yield Storage(
+            {"archive": f"s3://{BUCKET}/{shape.archives}", "packed": f"s3://{BUCKET}/packed"},
+            lambda mountpoint: (None, mounts.stats(mountpoint)["objects"]["received_bytes"]),
+        )
+        return
+    profile = throttle.PROFILES[name]
+    requests = profile.reads_per_s
+    if profile.at_once and profile.delay_ms:
+        requests = round(profile.at_once / profile.delay_ms * 1e3)
+    speed = ("--storage-speed", f"{requests},{profile.bytes_per_s}") if requests and profile.bytes_per_s else ()
+
+    def below(folder: Path) -> dict[str, str]:
+        return {"archive": str(folder / shape.archives), "packed": str(folder / "packed")}
+
+    if profile.delay_ms is None:
+        with throttle.throttled(profile, cap_bytes, work) as group:
+            yield Storage(
+                below(work),
+                lambda _: (group.reads(), group.read_bytes()),
+                partial(throttle.drop_caches, names=False),
+                group.enter,
+                speed,
+            )
+        return
+    slow = work / "slow"
+    program = mounts.compiled(mounts.HERE.parent / "slow_store.c", work)
+    with mounts.served_by(profile.store(program, work, slow), slow):
+        yield Storage(below(slow), lambda _: throttle.store_read(slow), speed=speed)
+
+
+def pack(source: str, target: str, shape: Shape, work: Path) -> None:
+    """Pack the samples of archives, from a mount of them."""
+    mountpoint = work / "mnt"
+    command = mounts.redoxfs(source, mountpoint, *shape.classes, "--memory", "256MiB", "--storage-speed", "9999,2GB")
+    with mounts.served_by(command, mountpoint, patience_s=MOUNT_S):
+        stems = ["--groups", "stem"] if "any" in shape.classes else []
+        mounts.pack(mountpoint / ".redoxfs/exact", target, *stems, classes=shape.classes[1])
+
+
+def upload(folder: Path) -> None:
+    import obstore
+    from obstore.store import from_url
+
+    store = from_url(f"s3://{BUCKET}", client_options={"allow_http": True})
+    for path in sorted(folder.rglob("*.tar")):
+        obstore.put(store, str(path.relative_to(folder)), path)
+
+
+# The run
+
+
+def measure(asked: argparse.Namespace, work: Path, environment: dict[str, str] | None) -> dict[str, Any]:
+    console = Console(stderr=True)
+    shape = SHAPES[asked.shape]
+    if "%" in shape.archives:
+        shape = Shape(shape.classes, shape.archives % (asked.archives - 1))
+    make, read = (make_imagenet, image_folder) if asked.shape == "imagenet" else (make_shards, image_and_json)
+    console.print(f"making {asked.archives * asked.members:,} samples …")
+    names, total = make(work, asked.archives, asked.members, asked.bytes)
+    console.print("packing a copy …")
+    pack(str(work / shape.archives), f"s3://{BUCKET}/packed" if environment else str(work / "packed"), shape, work)
+    if environment:
+        upload(work)
+    rows = []
+    for name, share in itertools.product(asked.storages, asked.memory):
+        memory_bytes = int(share * total)
+        with storage(name, work, shape, memory_bytes + CAP_BYTES) as stored:
+            for number in range(asked.rounds):
+                for way in asked.ways[:: -1 if number % 2 else 1]:
+                    console.print(f"{name}, memory for {share:.0%}, round {number + 1}: {way} …")
+                    of_mount = epochs(stored, way, shape, work, memory_bytes, names, read, asked)
+                    rows += [{"storage": name, "memory": share, "round": number + 1} | row for row in of_mount]
+    for row in rows:
+        row["samples_per_s"] = len(names) / row["seconds"]
+        row["mb_per_s"] = total / 1e6 / row["seconds"]
+        row["amplification"] = row["bytes"] / total
+    return {
+        "machine": mounts.machine(),
+        "load_average": os.getloadavg(),
+        **{key: getattr(asked, key) for key in ("shape", "line", "archives", "members", "options")},
+        "samples": len(names),
+        "bytes": total,
+        "rows": rows,
+        "shares": shares(rows),
+    }
+
+
+def epochs(
+    stored: Storage,
+    way: str,
+    shape: Shape,
+    work: Path,
+    memory_bytes: int,
+    names: list[str],
+    read: Callable[[str, str], tuple[str, bool]],
+    asked: argparse.Namespace,
+) -> Iterable[dict[str, Any]]:
+    """A row for each epoch of a mount."""
+    mountpoint = work / "mnt"
+    options = [*(shape.classes if way == "archive" else ()), "--memory", str(memory_bytes), *asked.options]
+    command = mounts.redoxfs(stored.sources[way], mountpoint, *stored.speed, *options)
+    began = time.monotonic()
+    rows = []
+    with mounts.served_by(command, mountpoint, stored.enter, patience_s=MOUNT_S) as daemon:
+        mount_s = time.monotonic() - began
+        stored.forget()
+        for epoch in range(1, asked.epochs + 1):
+            before, spent_s = stored.counted(mountpoint), mounts.cpu_s(daemon.pid)
+            found = read_epoch(mountpoint, names, read)
+            requests, read_bytes = (
+                None if a is None or b is None else a - b
+                for a, b in zip(stored.counted(mountpoint), before, strict=True)
+            )
+            rows.append(
+                {
+                    "way": way,
+                    "epoch": epoch,
+                    "mount_s": mount_s,
+                    **found,
+                    "daemon_s": mounts.cpu_s(daemon.pid) - spent_s,
+                    "requests": requests,
+                    "bytes": read_bytes,
+                    "chunk_size": mounts.stats(mountpoint)["chunk_size"],
+                }
+            )
+    return rows
+
+
+def shares(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The samples a second of archives as a share of the packed copy's: the median of the rounds, and all."""
+    rates: dict[tuple[str, float, int], dict[str, list[float]]] = {}
+    for row in rows:
+        of_ways = rates.setdefault((row["storage"], row["memory"], row["epoch"]), {"archive": [], "packed": []})
+        of_ways[row["way"]].append(row["samples_per_s"])
+    found = []
+    for (name, memory, epoch), of_ways in rates.items():
+        if all(of_ways.values()):
+            ratios = [ours / theirs for ours, theirs in zip(*of_ways.values(), strict=True)]
+            share = {"share": statistics.median(ratios), "all": ratios}
+            found.append({"storage": name, "memory": memory, "epoch": epoch} | share)
+    return found
+
+
+def show(result: dict[str, Any]) -> None:
+    console = Console(width=120)
+    on = result["machine"]
+    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}, load {result['load_average'][0]:.1f}")
+    console.print(f"{result['shape']}: {result['samples']:,} samples, {result['bytes'] / 1e9:.1f} GB")
+    headings = ("", "memory", "epoch", "samples/s", "MB/s", "mount", "read", "a read", "chunk", "daemon")
+    for name in dict.fromkeys(row["storage"] for row in result["rows"]):
+        line = f" behind {result['line']} Mbit/s" if result["line"] else ""
+        table = grid(f"s3{line}" if name == "s3" else throttle.PROFILES[name].title, headings)
+        for row in result["rows"]:
+            if row["storage"] == name:
+                table.add_row(
+                    row["way"],
+                    f"{row['memory']:.0%}",
+                    str(row["epoch"]),
+                    f"{row['samples_per_s']:,.0f}",
+                    f"{row['mb_per_s']:,.0f}",
+                    f"{row['mount_s']:.1f} s",
+                    f"{row['amplification']:.2f} x",
+                    f"{row['bytes'] / row['requests'] / 1e3:,.0f} kB" if row["requests"] else "",
+                    str(row["chunk_size"]),
+                    f"{row['daemon_s']:.1f} s",
+                )
+        console.print(table)
+        for each in result["shares"]:
+            if each["storage"] == name:
+                every = ", ".join(f"{share:.0%}" for share in each["all"])
+                console.print(
+                    f"memory {each['memory']:.0%}, epoch {each['epoch']}: {each['share']:.0%} of packed ({every})"
+                )
+    for row in result["rows"]:
+        if row["wrong_labels"] or row["not_once"]:
+            console.print(
+                f"{row['storage']}, {row['way']}: {row['wrong_labels']} wrong labels, {row['not_once']} not once"
+            )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="imagenet")
+    parser.add_argument("--storages", type=lambda text: text.split(","), default=["filer", "nas"])
+    parser.add_argument("--archives", type=int, default=1000)
+    parser.add_argument("--members", type=int, default=128, help="samples of each archive")
+    parser.add_argument("--bytes", type=int, default=110_000, help="of an image, on average")
+    parser.add_argument(
+        "--memory",
+        type=lambda text: [float(part) for part in text.split(",")],
+        default=[0.25],
+        help="shares of the samples, one after the other",
+    )
+    parser.add_argument("--ways", type=lambda text: text.split(","), default=["archive", "packed"])
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--line", type=int, metavar="MBIT", help="put the S3 server behind a link of MBIT Mbit/s")
+    parser.add_argument("--folder", type=Path, help="where to make the files (default: the temporary folder)")
+    parser.add_argument("--options", nargs="*", default=[], help="further options of redoxfs mount")
+    parser.add_argument("--json", action="store_true")
+    # How the process that this one starts is told where the server is.
+    parser.add_argument("--server", type=json.loads, default={}, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.line and not asked.server:
+        with Network(2).up() as network:
+            network.slow(0, asked.line)
+            host = network.addresses[0].partition(":")[0]
+            where = json.dumps({"host": host, "inside": network.inside(0)})
+            return subprocess.call([*network.inside(1), sys.executable, *sys.argv, "--server", where])
+    with ExitStack() as stack:
+        work = stack.enter_context(mounts.work_folder(asked.folder))
+        environment = None
+        if "s3" in asked.storages:
+            server = stack.enter_context(seaweed(work / "server", **asked.server))
+            environment = settings(server.port, server.host)
+            os.environ |= environment
+        result = measure(asked, work, environment)
+    print(json.dumps(result, indent=2)) if asked.json else show(result)
+    return 1 if any(row["wrong_labels"] or row["not_once"] for row in result["rows"]) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
