@@ -618,7 +618,7 @@ def test_chunks_are_neighbours_of_one_archive(tmp_path: Path) -> None:
 
 
 def test_chunks_of_an_archive_that_is_sorted_by_class_are_smaller(tmp_path: Path) -> None:
-    names = [f"{label}/{number:03}.jpg" for label in range(4) for number in range(640)]
+    names = [f"{label}/{number:03}.jpg" for label in range(4) for number in range(320)]
     sizes = {}
     for order in ("sorted", "mixed"):
         if order == "mixed":
@@ -629,7 +629,7 @@ def test_chunks_of_an_archive_that_is_sorted_by_class_are_smaller(tmp_path: Path
         index = index_of(found, catalog, chunks_of(found, catalog), seed=0)
         assert len(index.catalog.class_names) == 4
         sizes[order] = [size_for_classes(index, 64, least_bytes) for least_bytes in (0, 3_000, 6_000)]
-    # A tenth of the 2,560 samples are 8 chunks of 32, of 3,200 bytes.
+    # A tenth of the 1,280 samples are 4 chunks of 32, of 3,200 bytes: one of each class.
     assert sizes == {"sorted": [32, 32, 64], "mixed": [64, 64, 64]}
 
 

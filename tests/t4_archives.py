@@ -274,6 +274,10 @@ def test_inspect_and_doctor_look_at_archives(machine: Machine, shards: Path) -> 
     report = machine.inspect(shards, "--classes", "any")
     assert (report["archives"], report["archives_layout"], report["packed"]) == (SHARDS, "tree", False)
     assert (report["samples"], report["files_per_sample"]["max"]) == (SHARDS * KEYS, 2)
+    assert report["read_bytes"] == report["sample_bytes"]["total"] // report["chunks"]
+    # So many reads a second take 15 % of the time of 100 MB, beside 85 % for the bytes.
+    reads, read_s = 100e6 / report["read_bytes"], 1 / report["reads_per_s_for_100_mb_per_s"]
+    assert 1 / (1 + reads * read_s) == pytest.approx(0.85, rel=0.01)
     assert any("webdataset makes several samples" in line for line in report["saw"])
     folders = machine.inspect(shards, "--classes", "any", "--archives", "folders")
     assert (folders["archives_layout"], folders["samples"]) == ("folders", SHARDS * KEYS)
