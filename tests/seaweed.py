@@ -121,7 +121,10 @@ class Seaweed:
 
 def settings(port: int, host: str = "127.0.0.1") -> dict[str, str]:
     """The environment of a program that reaches the server, or a proxy of it, on ``port`` of ``host``."""
+    # On another host, redoxfs asks whether the network is trusted.
+    trusted = {} if host == "127.0.0.1" else {"AWS_ALLOW_HTTP": "true"}
     return environment(
+        **trusted,
         AWS_ACCESS_KEY_ID=KEY,
         AWS_SECRET_ACCESS_KEY=SECRET,
         AWS_ENDPOINT_URL=f"http://{host}:{port}",
