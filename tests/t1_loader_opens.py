@@ -69,6 +69,8 @@ def test_each_program_that_was_run_has_a_row() -> None:
     assert titles == [program.title for program in PROGRAMS.values()]
 
 
+# They warn of each other's versions, and of the machine.
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.long
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_gets_what_its_row_says(name: str) -> None:
