@@ -309,6 +309,16 @@ class Pass:
         self.watches = True
         self.is_over = self.lap_from < self.turn
 
+    def look_again(self) -> None:
+        """After another process: whether the run has all paths, or had before its laps ended and is not closed."""
+        if self.lap_from > self.since:
+            self.was_full_at = self.complete_at = self.lap_from
+            self.complete_from = self.since
+            self.watches = True
+        elif self.paths and self.opens >= self.paths:
+            self.complete -= 1
+            self.is_full()
+
     def end_laps(self) -> bool:
         """Whether the laps of the tree end, since the run has all paths. Not at once: its last open may be undone."""
         is_over, self.is_over = self.is_over, False
@@ -577,6 +587,4 @@ class Passes:
     def look_again(self) -> None:
         """After `restore`, or in a new process: what is known of runs that have all paths."""
         for tree in self.trees:
-            if tree.paths and tree.opens >= tree.paths:
-                tree.complete -= 1
-                tree.is_full()
+            tree.look_again()
