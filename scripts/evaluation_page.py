@@ -122,6 +122,12 @@ SECTIONS = (
     _simulation("remote-memory", quick=_files(20_000), minutes=3, plots=True),
     _simulation("chunk-size", ("--policy", "slot"), ("--policy", "pool"), quick=_files(10_000), minutes=4, plots=True),
     _script("convergence", 120),
+    Section(
+        "convergence-retained",
+        "convergence_page.page_retained",
+        (("scripts/bench/convergence.py", "--settings", "retained"),),
+        minutes=45,
+    ),
     _simulation("randomness", quick=_files(10_000, 100), minutes=2, plots=False),
     _simulation("related", quick=("--quick",), minutes=10, plots=True, page="related.page.page"),
     _script("loaders", 60),

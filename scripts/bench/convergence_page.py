@@ -11,6 +11,8 @@ PAPER_PLAIN = (75.61, 92.69)
 SIGNIFICANT = 0.05
 COLORS = {"plain": "black", "pool": "tab:blue", "former pool": "tab:cyan", "slot": "tab:orange"}
 CONTROL = "tab:red"
+NODES = "three nodes"
+"""The settings of nodes begin with it. They are recorded without a mount."""
 
 HEADINGS = [
     "setting",
@@ -152,7 +154,8 @@ def _of_control(row: dict[str, Any]) -> str:
     less = row["accuracy_less_plain"]
     verdict = "differs from plain reading" if _is_low(less["t_p"]) else "shows no difference from plain reading"
     figures = f"{less['mean'] * 100:+.2f} points, {interval(less, 100, 2)}, p {_p(less['t_p'])}"
-    return f'The control "{row["setting"]}" {verdict}: {figures}.'
+    what = "" if row["kind"].startswith(NODES) else "The control "
+    return f'{what}"{row["setting"]}" {verdict}: {figures}.'
 
 
 def page(report: dict[str, Any]) -> str:
@@ -220,6 +223,37 @@ def page_short(report: dict[str, Any]) -> str:
         if both["accuracy_less_plain"]["low"] is not None
     ]
     return " ".join(told) or f"{len(mounted)} settings were measured, with too few seeds to compare them."
+
+
+def page_retained(report: dict[str, Any]) -> str:
+    """The page of the settings that retain samples, in Markdown."""
+    on, rows = report["machine"], report["rows"]
+    lines = [
+        "# Convergence with memory for half, and on nodes (§5.6)",
+        "",
+        "Samples that stay in memory from epoch to epoch are not read again. Does a network notice? This is [the same "
+        f"experiment](convergence.md) with {_counted(max(row['seeds'] for row in rows))} and memory for half of the "
+        'samples, most of which are retained. "three nodes" is what the core of three nodes that together hold '
+        "everything gives a data-parallel job, in step and without a mount. They exchange the default share of "
+        'samples, or, with "no exchange", only what a node lacks. Each is to be judged beside "another shuffle", which '
+        f"differs from plain reading by chance alone. {on['cores']} cores, {on['cpu']}.",
+        "",
+        _markdown(*table(report)),
+        "",
+        *(f"- {line}" for line in findings(report)),
+        "",
+        "![Accuracy over epochs, and the differences from plain reading](convergence-retained.svg)",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def page_retained_short(report: dict[str, Any]) -> str:
+    """What holds: each setting's interval, beside that of another shuffle."""
+    named = [
+        row for row in report["rows"] if row["accuracy_less_plain"] and row["accuracy_less_plain"]["low"] is not None
+    ]
+    told = [f"{row['setting']}: {interval(row['accuracy_less_plain'], 100, 2)}" for row in named]
+    return f"Accuracy less plain, points: {'; '.join(told)}." if told else "Too few seeds to compare the settings."
 
 
 def _counted(seeds: int) -> str:
