@@ -63,6 +63,17 @@ def test_an_epoch_of_a_nested_archive_has_each_sample_once_and_its_label(machine
     assert "1 archive, unchanged since the last index" in again
 
 
+def test_chunks_of_archives_are_so_small_that_the_memory_is_enough(machine: Machine, tmp_path: Path) -> None:
+    archive = tar_of(tmp_path / "a.tar", {f"{number:03}.jpg": b"x" * 100_000 for number in range(80)})
+    options = ("--classes", "any", "--storage-speed", "1000,100MiB", "--memory", "1MiB")
+    said = machine.ok("mount", archive, machine.mnt, *options).stderr
+    assert "larger ones need more --memory" in said
+    assert {len(path.read_bytes()) for path in machine.mnt.iterdir()} == {100_000}
+    machine.ok("umount", machine.mnt)
+    refused = machine.run("mount", archive, machine.mnt, *options, "--chunk-size", "16")
+    assert (refused.returncode, "it needs at least --memory" in refused.stderr) == (5, True), refused.stderr
+
+
 def test_the_files_of_a_key_are_read_together_over_shards(machine: Machine, shards: Path) -> None:
     said = machine.ok("mount", "--classes", "any", shards, machine.mnt, *MEMORY).stderr
     assert "ignored beside them: train.json" in said

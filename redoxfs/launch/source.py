@@ -301,6 +301,9 @@ def _open_archives(opening: Opening) -> Dataset:
         chunk_size = size_for_classes(index, most, (speed or UNKNOWN_SPEED).longest_gap_bytes)
         if chunk_size < most:
             say(f"chunks of {counted(chunk_size, 'sample')}, not {most}: neighbours are of one class (--chunk-size)")
+        if opening.members is None:
+            # Nodes may have other memory, and all must come to the same chunks.
+            chunk_size = _that_fits(index, chunk_size, memory)
     return Dataset(index.catalog, index.cells.split(chunk_size), root_fd, index, storage, objects=objects)
 
 
@@ -357,6 +360,23 @@ def _packed_chunk_size(
         f"this storage reads well in pieces of {format_bytes(speed.streaming_bytes)} or more{advice}"
     )
     return chosen
+
+
+def _that_fits(index: "Index", chunk_size: int, memory: MemoryOptions) -> int:
+    """The largest size of chunks, up to ``chunk_size``, for which --memory is enough; if none is, ``chunk_size``."""
+    from redoxfs.node import PLANNERS
+
+    if memory.memory_size is None or not len(index.catalog.class_of):
+        return chunk_size
+    given = parse_size(memory.memory_size, available_memory(), "--memory")
+    for size in range(chunk_size, 0, -1):
+        if chunk_size % size == 0:
+            needed = PLANNERS[memory.policy].memory_for(index.catalog, index.cells.split(size), 0.0)
+            if needed <= given:
+                if size < chunk_size:
+                    say(f"chunks of {counted(size, 'sample')}: larger ones need more --memory")
+                return size
+    return chunk_size
 
 
 def _storage_of(index: "Index", root_fd: int, memory: MemoryOptions, objects: "Objects | None") -> "StorageSpeed":
