@@ -22,9 +22,6 @@ OFFICIAL_FILES, OFFICIAL_EPOCHS = 1_170_301, 8
 PUBLISHED = {"Alluxio over FUSE": (14_558, 192), "XFS on a RAID of local NVMe drives": (31_447, 144)}
 """Files a second and virtual processors of results of MLPerf Storage v3.0's RetinaNet."""
 
-OWN_LOAD = 8.0
-"""A run has DLIO, four readers, a daemon and the storage. A higher load is of others."""
-
 ALIKE = 0.1
 """Rates that differ by this share, or less, count as the same."""
 
@@ -134,23 +131,13 @@ def _findings(result: Row) -> str:
     told = [
         f"- Without storage, from the page cache, DLIO reads and decodes {bare:,.0f} samples a second on these cores. "
         f"An accelerator takes {result['batch'] / result['step_s']:,.0f}. The load of the machine was "
-        f"{min(loads):.0f} to {max(loads):.0f}{_shared(max(loads))}."
+        f"{min(loads):.0f} to {max(loads):.0f}. Where the processor limits, and not the storage, rates say little."
     ]
     for profile in _profiles(result):
         rates = _rates(result, profile)
         ratios = [f"{rate / rates['plain']:.2f} times ({WAYS[way]})" for way, rate in rates.items() if way != "plain"]
         told.append(f"- With {_storage(profile)}, DLIO reads {', '.join(ratios)} as many samples as from plain files.")
     return "\n".join(told)
-
-
-def _shared(load: float) -> str:
-    """What a load says that a run has not to itself."""
-    if load < OWN_LOAD:
-        return ""
-    return (
-        ": other programs shared the processor, and rates differ by them too. Where the processor limits, and not the "
-        "storage, they say little"
-    )
 
 
 def _beside_published(result: Row) -> str:
