@@ -224,10 +224,12 @@ def test_uneven_nodes_in_any_turn_give_few_samples_twice() -> None:
     assert max(twice_in) <= 3
 
 
-def passes_of(nodes: int = 3) -> tuple[HomePasses, HomePass]:
-    """Of node 0, with the first ten of twenty samples, all of one class."""
+def passes_of(*, holds: bool = True) -> tuple[HomePasses, HomePass]:
+    """Of node 0 of three, with the first ten of twenty samples, all of one class."""
     own = np.arange(20) < 10
-    passes = HomePasses(np.zeros(20, np.int32), own, np.zeros(20, np.int64), 1, node=0, nodes=nodes)
+    passes = HomePasses(np.zeros(20, np.int32), own, np.zeros(20, np.int64), 1, node=0, nodes=3)
+    if holds:
+        passes.hold(passes.trees[0])
     return passes, passes.trees[0]
 
 
@@ -249,6 +251,43 @@ def test_what_left_for_a_node_is_held_back_until_its_run_began_later() -> None:
     passes.heard(tree, 2, 9)
     assert held(passes) == [4]
     assert passes.held_of[0] == 1
+
+
+@given(seed=st.integers(0, 1 << 32), events=st.integers(0, 60))
+def test_what_left_before_anything_was_held_back_is_known(seed: int, events: int) -> None:
+    draw = random.Random(seed)
+    both = [passes_of(holds=holds) for holds in (True, False)]
+    turns, begins = [0, draw.randrange(3), draw.randrange(90)], [0, 0, 0]
+    for _ in range(events):
+        node, event, sample, path = draw.randrange(3), draw.randrange(5), draw.randrange(10), draw.randrange(20)
+        turns[node] += node > 0
+        begins[node] = draw.randint(begins[node], turns[node])
+        for passes, tree in both:
+            if event < 3:
+                since = passes.open(tree, path) if node == 0 else 0
+                if since > tree.since:
+                    passes.move(tree, 0, since)
+                passes.leave(tree, sample, node, tree.turn if node == 0 else turns[node])
+            elif node:
+                passes.heard(tree, node, begins[node])
+                if event == 4:
+                    passes.forget(node)
+        if event == 4 and node:
+            turns[node] = begins[node] = 0
+    (first, tree), (second, late) = both
+    second.hold(late)
+    assert held(second) == held(first)
+    assert second.held_of[0] == first.held_of[0]
+    order: list[int] = []
+    while (found := first.oldest(tree, np.arange(10), order)) != (-1, 0):
+        assert second.oldest(late, np.arange(10), order) == found
+        order.append(found[0])
+    for node in range(3):
+        begins[node] = max(turns[node], begins[node])
+        for passes, each in both:
+            if node and begins[node] > each.log_of(node).since:
+                passes.heard(each, node, begins[node])
+        assert held(second) == held(first)
 
 
 def test_a_peer_that_numbers_its_opens_anew_is_understood() -> None:

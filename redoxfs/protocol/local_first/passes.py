@@ -39,6 +39,8 @@ IN_STEPS, KNOWN_SHARE = 4, 1 / 4
 """An epoch is found to have begun while the new run has at most that many opens for each node, as one of so many
 repeats a path here, or such a share of an epoch's. What the laps begin without then comes into them later."""
 
+NOTHING = np.zeros(0, np.int32)
+
 UNKNOWN = -1
 """In place of an epoch's number."""
 
@@ -142,6 +144,8 @@ class HomePasses:
     ``asked``    int32[S]: the last open of each path, in its tree's count; 0: none
     ``left_at``  int32[S]: when each own sample last left, by its tree's clock; and int32[S], ``left_with``: after which
                  open of this node
+    ``left_by``, ``left_turn``  int16[S] and int32[S]: the node that it left for, and with which of its opens, as long
+                 as nothing is held back; the logs have it afterwards
     ``held``     bool[S]: whether it is held back; and int32[C], ``held_of``: how many of a class are
     ``out``      bool[S]: the lap of its class began without it, and it did not leave since
     ``gone``     bool[S]: it left in the present epoch, by what was told
@@ -168,6 +172,9 @@ class HomePasses:
         self.asked: Ints = self.asked_array.data
         self._left_at: Ints = self.left_array.data
         self._left_with: Ints = self.turn_array.data
+        self.left_by_array, self.left_turn_array = np.zeros(samples, np.int16), np.zeros(samples, np.int32)
+        self._left_by: Ints = self.left_by_array.data
+        self._left_turn: Ints = self.left_turn_array.data
         held, out, gone = np.zeros((3, samples), np.uint8)
         self.held_array: Flags = held.view(np.bool_)
         self.out_array: Flags = out.view(np.bool_)
@@ -208,11 +215,15 @@ class HomePasses:
         """An own sample leaves for a reader of ``node``, with its open ``turn``."""
         if tree.clock >= MOST_OPENS:
             self._reset_clock(tree)
-        log = tree.log_of(node)
         tree.clock += 1
         self._left_at[sample] = tree.clock
         self._left_with[sample] = tree.turn
-        log.add(sample, max(turn, log.since + 1), tree.clock, self._is_valid)
+        log = tree.log_of(node)
+        turn = max(turn, log.since + 1)
+        if not tree.holds:
+            self._left_by[sample], self._left_turn[sample] = node, turn
+            return
+        log.add(sample, turn, tree.clock, self._is_valid)
         self.gone[sample] = 1
         self._out[sample] = 0
         if not self.held[sample]:
@@ -233,6 +244,9 @@ class HomePasses:
         """
         if node == self._node:
             tree.move(since)
+        if not tree.holds:
+            tree.log_of(node).since = since
+            return NOTHING
         entries = tree.log_of(node).begin(since)
         samples = entries[self._is_valid(entries), 0]
         self.held_array[samples] = False
@@ -246,20 +260,60 @@ class HomePasses:
         log = tree.log_of(node)
         if since < log.since - MOST_OPENS // 2:
             # It numbers its opens anew.
-            entries = log.entries()
-            entries[:, 1] = np.maximum(entries[:, 1] - log.since, 1)
-            log.set(entries)
-            log.since = 0
-        return self.move(tree, node, since) if since > log.since else np.zeros(0, np.int32)
+            self._shift(tree, node, log.since)
+        return self.move(tree, node, since) if since > log.since else NOTHING
+
+    def _shift(self, tree: HomePass, node: int, before: int) -> None:
+        """Opens of a node are numbered from ``before`` on."""
+        log = tree.log_of(node)
+        log.since = 0
+        entries = log.entries()
+        entries[:, 1] = np.maximum(entries[:, 1] - before, 1)
+        log.set(entries)
+        own = self.samples(tree)
+        of_node = own[self.left_by_array[own] == node]
+        self.left_turn_array[of_node] = np.maximum(self.left_turn_array[of_node] - before, 0)
+
+    def hold(self, tree: HomePass) -> None:
+        """From now on what left is held back, as long as it is of the run that it left for."""
+        tree.holds = True
+        entries, whose = self._noted(tree)
+        for node in np.unique(whose).tolist():
+            tree.log_of(node).set(entries[whose == node])
+        samples = entries[:, 0]
+        self.held_array[samples] = True
+        self.held_of_array += np.bincount(self._class_array[samples], minlength=len(self.held_of)).astype(np.int32)
+
+    def _noted(self, tree: HomePass) -> tuple[Int32, Int32]:
+        """Entries of what left while nothing is held back, in order, and for whom: what each run still has."""
+        own = self.samples(tree)
+        own = own[self.left_array[own] > 0]
+        own = own[np.argsort(self.left_array[own])]
+        whose, turns = self.left_by_array[own].astype(np.int32), self.left_turn_array[own].copy()
+        is_of_run = np.zeros(len(own), np.bool_)
+        for node in np.unique(whose).tolist():
+            of_node = whose == node
+            # A message that was overtaken has an earlier open.
+            turns[of_node] = np.maximum.accumulate(turns[of_node])
+            is_of_run |= of_node & (turns > tree.log_of(node).since)
+        entries = np.stack([own, turns, self.left_array[own]], axis=1).astype(np.int32)
+        return entries[is_of_run], whose[is_of_run]
 
     def forget(self, node: int) -> None:
         """A peer is lost, or counts from 0 on: what left for it was for this node."""
         for tree in self.trees:
-            log = tree.logs.pop(node, None)
-            if log is None:
+            if node not in tree.logs:
                 continue
-            entries = log.entries()
-            for sample in entries[self._is_valid(entries), 0].tolist():
+            if tree.holds:
+                entries = tree.logs[node].entries()
+                samples = entries[self._is_valid(entries), 0]
+            else:
+                entries, whose = self._noted(tree)
+                samples = entries[whose == node, 0]
+                own = self.samples(tree)
+                self.left_turn_array[own[self.left_by_array[own] == node]] = 0
+            del tree.logs[node]
+            for sample in samples.tolist():
                 self.leave(tree, sample, self._node, tree.turn)
 
     def begin_now(self, tree: HomePass, ahead: list[int]) -> Flags:
@@ -321,12 +375,15 @@ class HomePasses:
         for number, tree in enumerate(self.trees):
             paths = np.flatnonzero((self.asked_array > tree.since) & (self._tree_array == number))
             asked.append(np.stack([paths, self.asked_array[paths]], axis=1))
-            for node, each in tree.logs.items():
-                nodes.append((number, node, each.since))
-                entries = each.entries()
-                whose = np.broadcast_to(np.array([number, node]), (len(entries), 2))
-                with_turn = self.turn_array[entries[:, :1]]
-                log.append(np.concatenate([whose, entries, with_turn], axis=1))
+            nodes += [(number, node, each.since) for node, each in tree.logs.items()]
+            if tree.holds:
+                of_nodes = {node: each.entries() for node, each in tree.logs.items()}
+            else:
+                entries, whose = self._noted(tree)
+                of_nodes = {node: entries[whose == node] for node in np.unique(whose).tolist()}
+            for node, entries in of_nodes.items():
+                of_whom = np.broadcast_to(np.array([number, node]), (len(entries), 2))
+                log.append(np.concatenate([of_whom, entries, self.turn_array[entries[:, :1]]], axis=1))
         return {
             "pass.trees": np.array(trees, np.int64).reshape(-1, 7),
             "pass.asked": np.concatenate([np.zeros((0, 2), np.int64), *asked]).astype(np.int64),
@@ -363,7 +420,11 @@ class HomePasses:
             if clock >= self._left_at[sample]:
                 self._left_at[sample], self._left_with[sample] = clock, left_with
         for (number, node), entries in logs.items():
-            self.trees[number].log_of(node).set(np.array(entries, np.int32))
+            if self.trees[number].holds:
+                self.trees[number].log_of(node).set(np.array(entries, np.int32))
+                continue
+            for sample, turn, _ in entries:
+                self._left_by[sample], self._left_turn[sample] = node, turn
 
     def _number_anew(self, tree: HomePass) -> None:
         of_tree = np.flatnonzero(self._tree_array == tree.number)
@@ -374,11 +435,7 @@ class HomePasses:
             (self.entered_array, tree.classes),
         ):
             numbers[which] = np.maximum(numbers[which] - before, 0)
-        log = tree.log_of(self._node)
-        entries = log.entries()
-        entries[:, 1] -= before
-        log.set(entries)
-        log.since = 0
+        self._shift(tree, self._node, before)
         tree.turn -= before
         tree.told_until, tree.lap_from = max(0, tree.told_until - before), max(0, tree.lap_from - before)
         tree.since = 0
@@ -390,10 +447,13 @@ class HomePasses:
         for node, log in tree.logs.items():
             entries = log.entries()
             kept[node] = entries[self._is_valid(entries)]
+        if not tree.holds:
+            kept = {self._node: self._noted(tree)[0]}
         clocks = np.sort(np.concatenate([entries[:, 2] for entries in kept.values()]))
         self.left_array[self.samples(tree)] = 0
         for node, entries in kept.items():
             entries[:, 2] = np.searchsorted(clocks, entries[:, 2]) + 1
             self.left_array[entries[:, 0]] = entries[:, 2]
-            tree.logs[node].set(entries)
+            if tree.holds:
+                tree.logs[node].set(entries)
         tree.clock = len(clocks)

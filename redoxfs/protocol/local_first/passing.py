@@ -156,7 +156,7 @@ class PassingNode(LocalFirst):
         """Laps are no passes: from now on, what a run was given is held back."""
         if tree.holds:
             return
-        tree.holds = True
+        self._passes.hold(tree)
         np.asarray(self._unheld)[tree.classes] = 1
         self._drop_stale(tree)
 
@@ -194,6 +194,7 @@ class PassingNode(LocalFirst):
                 self._drop_stale(tree)
                 if not tree.epoch and tree.has_begun(self._nodes):
                     self._due_array[tree.classes] += 1
+                    self._passes.gone_array[self._passes.samples(tree)] = False
         if not tree.holds:
             return before
         self._enter_due(cls)
@@ -486,8 +487,8 @@ class PassingNode(LocalFirst):
         if tree.epoch != UNKNOWN or not message.epoch:
             return
         tree.epoch = message.epoch - 1
-        tree.holds = message.holds or tree.epoch > 0
-        if tree.holds:
+        if message.holds or tree.epoch > 0:
+            self._passes.hold(tree)
             # What the process before this one gave is not known: all that is not left here.
             own = self._passes.samples(tree)
             self._passes.hold_all(tree, own[np.asarray(self._left)[self._class_array[own]] == 0])
