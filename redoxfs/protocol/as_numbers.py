@@ -38,7 +38,7 @@ def numbers_of(sent: Message | Answer) -> list[int]:
 
 def message_of(numbers: Sequence[int]) -> Message:
     """The inverse of `numbers_of`. Raises ValueError."""
-    kinds: dict[int, Callable[[list[int]], Message]] = {TAKE: _take, REMOTE_READ: _remote_read}
+    kinds: dict[int, Callable[[list[int]], Message]] = {TAKE: Take.of, REMOTE_READ: _remote_read}
     return _read(numbers, kinds, "message")
 
 
@@ -58,19 +58,9 @@ def _read(numbers: Sequence[int], kinds: dict[int, Callable[[list[int]], T]], na
         raise ValueError(f"{len(numbers)} numbers, kind {kind}, are no {name}") from error
 
 
-def _take(fields: list[int]) -> Take:
-    *others, anyway, holds = fields
-    if len(fields) != len(Take._fields) or not {anyway, holds} <= {0, 1}:
-        raise ValueError("too few or too many numbers, or a flag that is none")
-    message: Take = Take._make([*others, anyway == 1, holds == 1])
-    return message
-
-
 def _given(fields: list[int]) -> Given:
-    home, number, cls, lap, left, done, epoch, again, oldest, since, holds, *samples = fields
-    if holds not in (0, 1):
-        raise ValueError("a flag that is none")
-    return Given(home, number, cls, lap, tuple(samples), left, done, epoch, again, oldest, since, holds == 1)
+    home, number, cls, lap, *rest = fields
+    return Given.of(home, number, cls, lap, rest)
 
 
 def _remote_read(fields: list[int]) -> RemoteRead:

@@ -1,5 +1,6 @@
 """The message by which a node asks a peer for samples, and the answer."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -31,6 +32,15 @@ class Take(NamedTuple):
     anyway: bool = False
     holds: bool = False
 
+    @classmethod
+    def of(cls, numbers: Sequence[int]) -> "Take":
+        """A message whose fields were stored as numbers. Raises ValueError."""
+        *others, anyway, holds = numbers
+        if len(numbers) != len(cls._fields) or not {anyway, holds} <= {0, 1}:
+            raise ValueError("too few or too many numbers, or a flag that is none")
+        message: Take = cls._make([*others, anyway == 1, holds == 1])
+        return message
+
 
 class Given(NamedTuple):
     """The answer: ``samples``, and the home's news of the class in ``lap``.
@@ -53,3 +63,11 @@ class Given(NamedTuple):
     oldest: int = 0
     since: int = 0
     holds: bool = False
+
+    @classmethod
+    def of(cls, home: int, number: int, unit: int, lap: int, numbers: Sequence[int]) -> "Given":
+        """An answer of which the rest was stored as numbers: first the news, then the samples. Raises ValueError."""
+        left, done, epoch, again, oldest, since, holds, *samples = numbers
+        if holds not in (0, 1):
+            raise ValueError("a flag that is none")
+        return cls(home, number, unit, lap, tuple(samples), left, done, epoch, again, oldest, since, holds == 1)

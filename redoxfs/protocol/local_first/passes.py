@@ -168,10 +168,10 @@ class HomePasses:
         self._class_array = class_of
         self._class_of: Ints = class_of.data
         self.is_own = is_own
-        self.asked_array, self.left_array, self.turn_array = np.zeros((3, samples), np.int32)
+        self.asked_array, self.left_array, self.left_with_array = np.zeros((3, samples), np.int32)
         self.asked: Ints = self.asked_array.data
         self._left_at: Ints = self.left_array.data
-        self._left_with: Ints = self.turn_array.data
+        self._left_with: Ints = self.left_with_array.data
         self.left_by_array, self.left_turn_array = np.zeros(samples, np.int16), np.zeros(samples, np.int32)
         self._left_by: Ints = self.left_by_array.data
         self._left_turn: Ints = self.left_turn_array.data
@@ -383,7 +383,7 @@ class HomePasses:
                 of_nodes = {node: entries[whose == node] for node in np.unique(whose).tolist()}
             for node, entries in of_nodes.items():
                 of_whom = np.broadcast_to(np.array([number, node]), (len(entries), 2))
-                log.append(np.concatenate([of_whom, entries, self.turn_array[entries[:, :1]]], axis=1))
+                log.append(np.concatenate([of_whom, entries, self.left_with_array[entries[:, :1]]], axis=1))
         return {
             "pass.trees": np.array(trees, np.int64).reshape(-1, 7),
             "pass.asked": np.concatenate([np.zeros((0, 2), np.int64), *asked]).astype(np.int64),
@@ -431,7 +431,7 @@ class HomePasses:
         before = tree.since
         for numbers, which in (
             (self.asked_array, of_tree),
-            (self.turn_array, of_tree),
+            (self.left_with_array, of_tree),
             (self.entered_array, tree.classes),
         ):
             numbers[which] = np.maximum(numbers[which] - before, 0)

@@ -46,6 +46,12 @@ MOST_BEHIND = 8
 are told as epochs, too."""
 
 
+def _goes_by_laps(tree: HomePass, message: Take | Given) -> bool:
+    """Whether laps alone decide about a message: nothing is held back, or somebody does not know the epoch."""
+    by_laps = tree.epoch == message.epoch - 1 == 0 and not tree.holds
+    return by_laps or not message.epoch or tree.epoch == UNKNOWN
+
+
 class PassingNode(LocalFirst):
     """A `LocalFirst` that keeps passes, from `keep_passes` on: call it before anything else."""
 
@@ -142,18 +148,22 @@ class PassingNode(LocalFirst):
     def request(self, sample: int) -> Served | Pending:
         cls, before = self._class_of[sample], self._open(sample)
         turn = super().request(sample)
-        if before > self._passes.entered[cls]:
-            if isinstance(turn, Pending):
-                self._repeated[cls] = max(before, self._repeated.get(cls, 0))
-            else:
-                self._hold(self._tree_of_class[cls])
+        if isinstance(turn, Pending) and before > self._passes.entered[cls]:
+            self._repeated[cls] = max(before, self._repeated.get(cls, 0))
+        else:
+            self._compare(cls, before)
         return turn
 
     def _holds(self, cls: int) -> bool:
         return self._tree_of_class[cls].holds
 
+    def _compare(self, cls: int, before: int) -> None:
+        """A path got a sample, and had its open ``before`` as well. If both are of one lap, laps are no passes."""
+        if before > self._passes.entered[cls]:
+            self._hold(self._tree_of_class[cls])
+
     def _hold(self, tree: HomePass) -> None:
-        """Laps are no passes: from now on, what a run was given is held back."""
+        """From now on, what a run was given is held back."""
         if tree.holds:
             return
         self._passes.hold(tree)
@@ -172,8 +182,7 @@ class PassingNode(LocalFirst):
     def take(self, reserved: int, path: int = -1) -> Served:
         cls, before = self._class_of[reserved], self._open(reserved if path < 0 else path)
         served = super().take(reserved, path)
-        if before > self._passes.entered[cls]:
-            self._hold(self._tree_of_class[cls])
+        self._compare(cls, before)
         return served
 
     def put_back(self, reserved: int) -> bool:
@@ -313,8 +322,7 @@ class PassingNode(LocalFirst):
         before = self._repeated.get(cls, 0)
         if before and (delivered or before <= self._passes.entered[cls]):
             del self._repeated[cls]
-            if before > self._passes.entered[cls]:
-                self._hold(self._tree_of_class[cls])
+            self._compare(cls, before)
         if cls in self._dry and cls in self._waiting:
             # No stat waits for what an open would be given anyway.
             waiting = self._waiting.pop(cls)
@@ -361,7 +369,7 @@ class PassingNode(LocalFirst):
         tree = self._tree_of_class[cls]
         self._hear(tree, message, message.requester)
         is_of = message.epoch - 1
-        if (tree.epoch == is_of == 0 and not tree.holds) or not message.epoch or tree.epoch == UNKNOWN:
+        if _goes_by_laps(tree, message):
             return super()._answer(message, peer)
         if is_of > tree.epoch:
             return self._give_ahead(cls, is_of)
@@ -455,7 +463,7 @@ class PassingNode(LocalFirst):
         self._came_at = message.turn
         if answer.number >= peer.first:
             self._hear(tree, answer, answer.home)
-        if (tree.epoch == answer.epoch - 1 == 0 and not tree.holds) or not answer.epoch or tree.epoch == UNKNOWN:
+        if _goes_by_laps(tree, answer):
             return super()._take_news(answer, message, peer)
         self._enter_due(cls)
         if answer.number < peer.first:

@@ -253,18 +253,17 @@ class NodeState:
         there = {peer for (peer,) in reader.table("there", nodes)}
         self._there = [number for number in self._peers if number in there]
         limits = (nodes, nodes, MOST, MOST, classes, *[MOST] * 8, 2, 2)
-        for room_bytes, *fields, anyway, holds in reader.table("unanswered", MOST, *limits):
-            message: Take = Take._make([*fields, anyway == 1, holds == 1])
+        for room_bytes, *fields in reader.table("unanswered", MOST, *limits):
+            message = Take.of(fields)
             self._peer(message.home).unanswered[message.number] = Sent(room_bytes, message)
         answered = [sample for (sample,) in reader.table("answered", samples)]
-        for peer_number, number, cls, lap, count, left, done, epoch, again, first, since, holds in reader.table(
+        for peer_number, number, cls, lap, count, *news in reader.table(
             "answers", nodes, MOST, classes, MOST, len(answered) + 1, *[MOST] * 6, 2
         ):
-            given, answered = tuple(answered[:count]), answered[count:]
+            given, answered = answered[:count], answered[count:]
             if len(given) < count:
                 raise ValueError("the state lacks samples of its answers")
-            answer = Given(self._node, number, cls, lap, given, left, done, epoch, again, first, since, holds == 1)
-            self._peer(peer_number).answers[number] = answer
+            self._peer(peer_number).answers[number] = Given.of(self._node, number, cls, lap, [*news, *given])
         self._taken.resume(reader.table("taken", classes, samples, 2), reader.number("free_bytes"))
         self._reservations.resume(reader.table("reserved", classes, samples, 2))
         self._waiting.resume(reader.table("waiting", classes, MOST, 2), reader.value("last_ticket"))
