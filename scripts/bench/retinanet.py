@@ -82,7 +82,7 @@ class Setting:
             # The first epoch has the start of the workers, which takes as long as many a scaled-down epoch.
             "files_per_s": report.samples_per_s[-1],
             "mean_files_per_s": statistics.mean(report.samples_per_s),
-            # Of the last minute, of all programs. Much more than DLIO's five processes: others took the processor.
+            # Of the last minute, of all programs, DLIO's own five processes included.
             "load": os.getloadavg()[0],
         }
 
