@@ -278,7 +278,7 @@ class HomePasses:
         """From now on what left is held back, as long as it is of the run that it left for."""
         tree.holds = True
         entries, whose = self._noted(tree)
-        for node in np.unique(whose).tolist():
+        for node in np.flatnonzero(np.bincount(whose)).tolist():
             tree.log_of(node).set(entries[whose == node])
         samples = entries[:, 0]
         self.held_array[samples] = True
@@ -291,7 +291,7 @@ class HomePasses:
         own = own[np.argsort(self.left_array[own])]
         whose, turns = self.left_by_array[own].astype(np.int32), self.left_turn_array[own].copy()
         is_of_run = np.zeros(len(own), np.bool_)
-        for node in np.unique(whose).tolist():
+        for node in np.flatnonzero(np.bincount(whose)).tolist():
             of_node = whose == node
             # A message that was overtaken has an earlier open.
             turns[of_node] = np.maximum.accumulate(turns[of_node])
@@ -380,7 +380,7 @@ class HomePasses:
                 of_nodes = {node: each.entries() for node, each in tree.logs.items()}
             else:
                 entries, whose = self._noted(tree)
-                of_nodes = {node: entries[whose == node] for node in np.unique(whose).tolist()}
+                of_nodes = {node: entries[whose == node] for node in np.flatnonzero(np.bincount(whose)).tolist()}
             for node, entries in of_nodes.items():
                 of_whom = np.broadcast_to(np.array([number, node]), (len(entries), 2))
                 log.append(np.concatenate([of_whom, entries, self.left_with_array[entries[:, :1]]], axis=1))
