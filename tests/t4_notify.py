@@ -93,8 +93,8 @@ def test_a_mount_that_waits_for_a_node_says_so_and_is_not_ready(machine: Machine
 WAITS = """
 import signal, sys
 from pathlib import Path
-from redoxfs.launch.notify import notify_when_readable
-notify_when_readable(Path(sys.argv[1]), 0.2, READY=1)
+from redoxfs.launch.notify import notify, when_readable
+when_readable(Path(sys.argv[1]), 0.2, lambda: notify(READY=1))
 signal.pause()
 """
 

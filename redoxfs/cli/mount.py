@@ -23,7 +23,7 @@ from redoxfs.launch.forks import forked
 from redoxfs.launch.fuse_options import parse_fuse_options
 from redoxfs.launch.keeper import Ends
 from redoxfs.launch.logs import log_to
-from redoxfs.launch.notify import notify, notify_when_readable
+from redoxfs.launch.notify import notify, when_readable
 from redoxfs.launch.options import DatasetOptions, MountOptions
 from redoxfs.launch.path_status import CONTROL_FOLDER, PathStatus
 from redoxfs.launch.runtime_paths import open_log
@@ -118,9 +118,12 @@ def _serve_here(prepared: Prepared, work: Work) -> None:
         lines = summary(prepared)
         for line in lines:
             say(line)
-        say(f"to end it: Ctrl-C, or redoxfs umount {target}")
-        stats = target / CONTROL_FOLDER / "stats.json"
-        notify_when_readable(stats, options.timeout_s, READY=1, STATUS="; ".join(lines))
+
+        def on_readable() -> None:
+            say(f"to end it: Ctrl-C, or redoxfs umount {target}")
+            notify(READY=1, STATUS="; ".join(lines))
+
+        when_readable(target / CONTROL_FOLDER / "stats.json", options.timeout_s, on_readable)
 
     def on_news(line: str) -> None:
         say(line)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,12 +30,14 @@ def notify(**news: object) -> None:
         sender.sendto(text.encode(errors="replace"), f"\0{address[1:]}" if address[0] == "@" else address)
 
 
-def notify_when_readable(path: Path, timeout_s: float, **news: object) -> None:
-    """Send variables once another process has read a file of this daemon's own mount; end this process if it cannot.
+def when_readable(path: Path, timeout_s: float, then: Callable[[], None]) -> None:
+    """Where somebody listens, call once another process has read a file of this daemon's own mount, else at once.
 
-    The daemon must not read the file: a thread of it that waits for its own mount keeps it from ending.
+    If the file cannot be read, end this process. The daemon must not read it: a thread of it that waits for its own
+    mount keeps it from ending. While the other process reads, the mount is in use.
     """
     if not os.environ.get("NOTIFY_SOCKET"):
+        then()
         return
 
     def wait() -> None:
@@ -45,6 +48,6 @@ def notify_when_readable(path: Path, timeout_s: float, **news: object) -> None:
             notify(STATUS=f"{path} cannot be read: {failure}")
             os.kill(os.getpid(), signal.SIGTERM)
         else:
-            notify(**news)
+            then()
 
     threading.Thread(target=wait, name="notify", daemon=True).start()
