@@ -28,20 +28,20 @@ import random
 import statistics
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import epoch
 import mounts
 import throttle
 from children import Children, fork
 from results import grid
 from rich.console import Console
+from tar_writer import BLOCK_BYTES, END_BYTES, TarWriter, padded
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -73,34 +73,6 @@ SHAPES = {
 # The archives
 
 
-class _Writer:
-    """Writes members with a header that is made once: a million headers of tarfile take a while."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
-        self._header = bytearray(tarfile.TarInfo("").tobuf(tarfile.USTAR_FORMAT))
-
-    def add(self, name: str, data: bytes) -> None:
-        self.begin(name, len(data))
-        self._file.write(data)
-        self._file.write(bytes(-len(data) % tarfile.BLOCKSIZE))
-
-    def begin(self, name: str, size: int) -> None:
-        header = self._header
-        header[:100] = name.encode().ljust(100, b"\0")
-        header[124:136] = b"%011o\0" % size
-        header[148:156] = b" " * 8
-        header[148:156] = b"%06o\0 " % sum(header)
-        self._file.write(header)
-
-    def end(self) -> None:
-        self._file.write(bytes(2 * tarfile.BLOCKSIZE))
-
-    def close(self) -> None:
-        self.end()
-        self._file.close()
-
-
 def sizes(count: int, mean_bytes: int) -> list[int]:
     """Of images: uniform, from half to one and a half times of the mean."""
     return [random.randint(mean_bytes // 2, mean_bytes * 3 // 2) for _ in range(count)]
@@ -108,19 +80,17 @@ def sizes(count: int, mean_bytes: int) -> list[int]:
 
 def make_imagenet(folder: Path, archives: int, members: int, mean_bytes: int) -> tuple[list[str], int]:
     """An archive of archives. Returns the paths of a mount, and the bytes of the files."""
-    whole = _Writer(folder / "all.tar")
     paths, total = [], 0
-    block = tarfile.BLOCKSIZE
-    for label in range(archives):
-        of = sizes(members, mean_bytes)
-        whole.begin(f"n{label:08}.tar", sum(block + -(-size // block) * block for size in of) + 2 * block)
-        for number, size in enumerate(of):
-            path = f"n{label:08}/n{label:08}_{number}.JPEG"
-            paths.append(path)
-            whole.add(path.partition("/")[2], path.encode().ljust(HEAD_BYTES) + random.randbytes(size - HEAD_BYTES))
-        whole.end()
-        total += sum(of)
-    whole.close()
+    with TarWriter(folder / "all.tar") as whole:
+        for label in range(archives):
+            of = sizes(members, mean_bytes)
+            whole.begin(f"n{label:08}.tar", sum(BLOCK_BYTES + padded(size) for size in of) + END_BYTES)
+            for number, size in enumerate(of):
+                path = f"n{label:08}/n{label:08}_{number}.JPEG"
+                paths.append(path)
+                whole.add(path.partition("/")[2], path.encode().ljust(HEAD_BYTES) + random.randbytes(size - HEAD_BYTES))
+            whole.end()
+            total += sum(of)
     return paths, total
 
 
@@ -129,17 +99,16 @@ def make_shards(folder: Path, archives: int, members: int, mean_bytes: int) -> t
     (folder / "shards").mkdir()
     keys, total = [], 0
     for shard in range(archives):
-        writer = _Writer(folder / f"shards/shard-{shard:06}.tar")
-        for number, size in enumerate(sizes(members, mean_bytes)):
-            key = f"{shard:06}{number:06}"
-            keys.append(key)
-            label = random.randrange(1000)
-            head = f"{key} {label}".encode().ljust(HEAD_BYTES)
-            description = json.dumps({"key": key, "label": label}).encode()
-            writer.add(f"{key}.jpg", head + random.randbytes(size - HEAD_BYTES))
-            writer.add(f"{key}.json", description)
-            total += size + len(description)
-        writer.close()
+        with TarWriter(folder / f"shards/shard-{shard:06}.tar") as writer:
+            for number, size in enumerate(sizes(members, mean_bytes)):
+                key = f"{shard:06}{number:06}"
+                keys.append(key)
+                label = random.randrange(1000)
+                head = f"{key} {label}".encode().ljust(HEAD_BYTES)
+                description = json.dumps({"key": key, "label": label}).encode()
+                writer.add(f"{key}.jpg", head + random.randbytes(size - HEAD_BYTES))
+                writer.add(f"{key}.json", description)
+                total += size + len(description)
     return keys, total
 
 
@@ -215,23 +184,14 @@ def storage(name: str, work: Path, shape: Shape, cap_bytes: int) -> Iterator[Sto
         requests = round(profile.at_once / profile.delay_ms * 1e3)
     speed = ("--storage-speed", f"{requests},{profile.bytes_per_s}") if requests and profile.bytes_per_s else ()
 
-    def below(folder: Path) -> dict[str, str]:
-        return {"archive": str(folder / shape.archives), "packed": str(folder / "packed")}
-
-    if profile.delay_ms is None:
-        with throttle.throttled(profile, cap_bytes, work) as group:
-            yield Storage(
-                below(work),
-                lambda _: (group.reads(), group.read_bytes()),
-                partial(throttle.drop_caches, names=False),
-                group.enter,
-                speed,
-            )
-        return
-    slow = work / "slow"
-    program = mounts.compiled(mounts.HERE.parent / "slow_store.c", work)
-    with mounts.served_by(profile.store(program, work, slow), slow):
-        yield Storage(below(slow), lambda _: throttle.store_read(slow), speed=speed)
+    with epoch.storage(profile, work, cap_bytes) as stored:
+        yield Storage(
+            {"archive": str(stored.folder / shape.archives), "packed": str(stored.packed)},
+            lambda _mountpoint: stored.counted(),
+            stored.forget,
+            stored.enter,
+            speed,
+        )
 
 
 def pack(source: str, target: str, shape: Shape, work: Path) -> None:
@@ -310,7 +270,7 @@ def epochs(
     with mounts.served_by(command, mountpoint, stored.enter, patience_s=MOUNT_S) as daemon:
         mount_s = time.monotonic() - began
         stored.forget()
-        for epoch in range(1, asked.epochs + 1):
+        for number in range(1, asked.epochs + 1):
             before, spent_s = stored.counted(mountpoint), mounts.cpu_s(daemon.pid)
             found = read_epoch(mountpoint, names, read)
             requests, read_bytes = (
@@ -320,7 +280,7 @@ def epochs(
             rows.append(
                 {
                     "way": way,
-                    "epoch": epoch,
+                    "epoch": number,
                     "mount_s": mount_s,
                     **found,
                     "daemon_s": mounts.cpu_s(daemon.pid) - spent_s,
@@ -339,11 +299,11 @@ def shares(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         of_ways = rates.setdefault((row["storage"], row["memory"], row["epoch"]), {"archive": [], "packed": []})
         of_ways[row["way"]].append(row["samples_per_s"])
     found = []
-    for (name, memory, epoch), of_ways in rates.items():
+    for (name, memory, number), of_ways in rates.items():
         if all(of_ways.values()):
             ratios = [ours / theirs for ours, theirs in zip(*of_ways.values(), strict=True)]
             share = {"share": statistics.median(ratios), "all": ratios}
-            found.append({"storage": name, "memory": memory, "epoch": epoch} | share)
+            found.append({"storage": name, "memory": memory, "epoch": number} | share)
     return found
 
 

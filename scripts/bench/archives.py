@@ -22,6 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tar_writer import TarWriter
+
 from redoxfs.native import index_archives
 from redoxfs.packed.archive_files import OnDisk
 from redoxfs.packed.archives import HEADERS_MAX, load_or_index
@@ -29,27 +31,17 @@ from redoxfs.packed.archives import HEADERS_MAX, load_or_index
 
 def write(folder: Path, archives: int, members: int, size: int, *, holes: bool) -> list[str]:
     """Shards of members, with times of long ago, so that a kept index is trusted."""
-    data = os.urandom(size) + bytes(-size % tarfile.BLOCKSIZE)
-    info = tarfile.TarInfo("0" * 12 + ".jpg")
-    info.size = size
-    header = bytearray(info.tobuf(tarfile.USTAR_FORMAT))
-    zeros = int(header[148:154], 8) - sum(b"0" * 12)
+    data = os.urandom(size)
     names = []
     for number in range(archives):
         name = f"shard-{number:06}.tar"
-        with (folder / name).open("wb") as archive:
+        with TarWriter(folder / name) as archive:
             for member in range(members // archives):
-                header[:12] = b"%06d%06d" % (number, member)
-                header[148:154] = b"%06o" % (zeros + sum(header[:12]))
-                archive.write(header)
+                path = f"{number:06}{member:06}.jpg"
                 if holes:
-                    archive.seek(len(data), os.SEEK_CUR)
+                    archive.add_hole(path, size)
                 else:
-                    archive.write(data)
-            archive.write(bytes(tarfile.RECORDSIZE))
-            archive.flush()
-            # Only pages that are on the disk can be dropped.
-            os.fdatasync(archive.fileno())
+                    archive.add(path, data)
         os.utime(folder / name, (1_600_000_000, 1_600_000_000))
         names.append(name)
     return names

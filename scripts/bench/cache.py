@@ -59,7 +59,7 @@ def measure(
     ):
         for number in range(1, 1 + (arguments.epochs if way == "cache" else 1)):
             stored.forget()
-            before = stored.read_bytes() if stored.read_bytes else 0
+            _, before = stored.counted()
             found = within(stored, folder, READERS[0])
             told = mounts.stats(folder).get("cache") if way == "cache" else None
             rows.append(
@@ -70,7 +70,7 @@ def measure(
                     **found,
                     "files_per_s": arguments.files / found["seconds"],
                     "mb_per_s": total / found["seconds"] / 1e6,
-                    "amplification": (stored.read_bytes() - before) / total if stored.read_bytes else None,
+                    "amplification": (stored.counted()[1] - before) / total,
                     "cache": told,
                     "kept": None if told is None else told["samples"] / arguments.files,
                 }
@@ -145,7 +145,7 @@ def cells(row: dict[str, Any]) -> list[str]:
         f"{row['mb_per_s']:,.0f}",
         share(row["of_no_cache"]),
         share(row["of_packed"]),
-        "" if row["amplification"] is None else f"{row['amplification']:.2f} x",
+        f"{row['amplification']:.2f} x",
         share(row["kept"]),
     ]
 

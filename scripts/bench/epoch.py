@@ -71,16 +71,28 @@ WAYS = {
 class Storage:
     """Where a profile's files are, and what its storage has read."""
 
-    source: Path
-    packed: Path
-    archive: Path
+    folder: Path
+    """That of ``work``, as the storage has it."""
+    counted: Callable[[], tuple[int, int]]
+    """The requests and the bytes so far."""
     enter: Callable[[], None] | None = None
     """Processes that are measured call it between fork and exec."""
-    read_bytes: Callable[[], int] | None = None
     forget: Callable[[], None] = lambda: None
     """Drops all pages of it that the kernel has cached. Names and inodes stay, as if a job had just listed them."""
     leave: Callable[[int], None] = lambda _more_bytes: None
     """Caps the memory of the processes and their page cache: so much beside what the processes hold now."""
+
+    @property
+    def source(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def packed(self) -> Path:
+        return self.folder / "packed"
+
+    @property
+    def archive(self) -> Path:
+        return self.folder / "all.tar"
 
 
 def make_dataset(work: Path, files: int, console: Console, *, has_archive: bool = False) -> int:
@@ -104,14 +116,15 @@ def storage(profile: throttle.Profile, work: Path, cap_bytes: int | None) -> Ite
             def leave(more_bytes: int) -> None:
                 group.limit_memory(group.used_bytes() + more_bytes)
 
-            data, packed, archive = work / "data", work / "packed", work / "all.tar"
-            forget = partial(throttle.drop_caches, names=False)
-            yield Storage(data, packed, archive, group.enter, group.read_bytes, forget, leave)
+            def counted() -> tuple[int, int]:
+                return group.reads(), group.read_bytes()
+
+            yield Storage(work, counted, group.enter, partial(throttle.drop_caches, names=False), leave)
         return
     slow = work / "slow"
     program = mounts.compiled(mounts.HERE.parent / "slow_store.c", work)
     with mounts.served_by(profile.store(program, work, slow), slow):
-        yield Storage(slow / "data", slow / "packed", slow / "all.tar", read_bytes=lambda: throttle.store_read(slow)[1])
+        yield Storage(slow, lambda: throttle.store_read(slow))
 
 
 @contextmanager
@@ -190,10 +203,10 @@ def measure(
     ):
         stored.forget()
         for number in range(1, 1 + (1 if way == "sweep" else epochs)):
-            before = stored.read_bytes() if stored.read_bytes else 0
+            _, before = stored.counted()
             found = within(stored, folder, 0 if way == "sweep" else readers)
             stats = mounts.stats(folder) if source in ("directory", "packed", "archive") else None
-            read_bytes = stored.read_bytes() - before if stored.read_bytes else None
+            read_bytes = stored.counted()[1] - before
             rows.append(
                 {
                     "way": way,
@@ -204,7 +217,7 @@ def measure(
                     "storage_bytes": read_bytes,
                     "files_per_s": arguments.files / found["seconds"],
                     "mb_per_s": total / found["seconds"] / 1e6,
-                    "amplification": None if read_bytes is None else read_bytes / total,
+                    "amplification": read_bytes / total,
                     "stats": stats,
                 }
             )
@@ -276,7 +289,7 @@ def show(result: dict[str, Any]) -> None:
                 f"{median_ratio(found, rows['plain']):.2f}" if "plain" in rows else "",
                 f"{median_ratio(found, rows['against']):.2f}" if "against" in rows and way == "packed" else "",
                 f"{median_ratio(found, rows['sweep']):.0%}" if "sweep" in rows else "",
-                "" if last["amplification"] is None else f"{last['amplification']:.2f} x",
+                f"{last['amplification']:.2f} x",
                 f"{last['stats']['in_flight_waits'] + last['stats']['demand_loads']:,}" if last["stats"] else "",
             )
         console.print(table)
