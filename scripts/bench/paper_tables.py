@@ -5,9 +5,11 @@ The paper's numbers that are not in the results stand here, with the section tha
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from epoch_settings import SETTINGS
+from epoch_times import best_speed_up
 from results import table
 
 from redoxfs.launch.sizes import format_seconds
@@ -262,9 +264,9 @@ def randomness_short(result: dict[str, Any]) -> str:
 
 
 def epoch_times_short(result: dict[str, Any]) -> str:
-    of, best = _best_epochs(result)
+    best = _speed_ups(result)
     told = []
-    for name in dict.fromkeys(setting for setting, _ in of):
+    for name in dict.fromkeys(row["setting"] for row in result["rows"]):
         setting = SETTINGS[name]
         pytorch, coordl = ([best(name, way, over) for way in ("slot", "pool")] for over in ("PyTorch", "CoorDL"))
         told.append(
@@ -274,27 +276,19 @@ def epoch_times_short(result: dict[str, Any]) -> str:
     return f"In virtual time: {'; '.join(told)}."
 
 
-_Epochs = dict[tuple[str, str], dict[str, dict[str, Any]]]
-
-
-def _best_epochs(result: dict[str, Any]) -> tuple[_Epochs, Callable[[str, str, str], float]]:
-    """The epochs by setting and model, and a function of the best speed-up over all models of a setting."""
-    of: _Epochs = {}
-    for row in result["rows"]:
-        if not row.get("varied"):
-            of.setdefault((row["setting"], row["model"]), {})[row["way"]] = row
-
-    def best(setting: str, way: str, over: str) -> float:
-        ways = [each for (name, _), each in of.items() if name == setting]
-        return max((each[over]["seconds"] / each[way]["seconds"] for each in ways), default=0.0)
-
-    return of, best
+def _speed_ups(result: dict[str, Any]) -> Callable[[str, str, str], float]:
+    """`best_speed_up` of a setting, a way and another way."""
+    rows = [row for row in result["rows"] if not row.get("varied")]
+    return partial(best_speed_up, {(row["setting"], row["model"], row["way"]): row["seconds"] for row in rows})
 
 
 def epoch_times(result: dict[str, Any]) -> str:
     """§5.2 in virtual time: the best speed-ups beside the paper's, and the epochs of each model."""
     rows = [row for row in result["rows"] if not row.get("varied")]
-    of, best = _best_epochs(result)
+    best = _speed_ups(result)
+    of: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        of.setdefault((row["setting"], row["model"]), {})[row["way"]] = row
     speedups = []
     for name in dict.fromkeys(row["setting"] for row in rows):
         setting = SETTINGS[name]

@@ -10,7 +10,7 @@ Nodes ask in the order that follows from these times, so a policy sees an order 
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -358,6 +358,16 @@ def measure_varied(setting: Setting, name: str, *, seed: int = 0) -> Iterator[Ro
         if other.cluster.memory_bytes != one.cluster.memory_bytes:
             for row in measure(other, name, seed=seed):
                 yield replace(row, varied=label)
+
+
+def best_speed_up(seconds: Mapping[tuple[str, str, str], float], setting: str, way: str, over: str) -> float:
+    """Of ``way`` over another way, the best over all models of a setting; 0 if none has both.
+
+    ``seconds``: of an epoch, by setting, model and way.
+    """
+    models = {model for of, model, _ in seconds if of == setting}
+    pairs = [(seconds.get((setting, model, over)), seconds.get((setting, model, way))) for model in models]
+    return max((base / own for base, own in pairs if base is not None and own is not None), default=0.0)
 
 
 def varied(setting: Setting, what: str, factor: float) -> Setting:

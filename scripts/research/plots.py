@@ -39,14 +39,7 @@ def plot_epoch_times(rows: Sequence[epoch_times.Row], path: str) -> None:
         heights = [
             epoch_settings.SETTINGS[setting].over_pytorch
             if name == "paper"
-            else max(
-                (
-                    base / seconds[setting, model, name]
-                    for (of, model, way), base in seconds.items()
-                    if (of, way) == (setting, "PyTorch") and (setting, model, name) in seconds
-                ),
-                default=0.0,
-            )
+            else epoch_times.best_speed_up(seconds, setting, name, "PyTorch")
             for setting in settings
         ]
         places = [at + (number - (len(bars) - 1) / 2) * 0.2 for at in range(len(settings))]
