@@ -16,6 +16,7 @@ from redoxfs.chunks.layout import (
     build_cells,
     build_layout,
     deal,
+    divisors,
     fit,
     memory_for_share,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "build_cells",
     "build_layout",
     "deal",
+    "divisors",
     "even_bytes",
     "fit",
     "measure_storage",

@@ -57,6 +57,11 @@ class MemoryTooSmallError(Exception):
         self.given_bytes = given_bytes
 
 
+def divisors(chunk_size: int) -> list[int]:
+    """The sizes that chunks of this size can be split into, the smallest first."""
+    return [size for size in range(1, chunk_size + 1) if chunk_size % size == 0]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
     """Samples in chunks. A packed dataset fixes them for good; each mount of a directory computes them.
@@ -74,7 +79,7 @@ class Cells:
         return int(self.cells.shape[1])
 
     def split(self, chunk_size: int) -> "Cells":
-        """The same samples in the same places, in chunks of ``chunk_size`` slots, a divisor of K.
+        """The same samples in the same places, in chunks of ``chunk_size`` slots, one of the `divisors` of K.
 
         Consecutive slots of a chunk lie side by side, so a part of a chunk is a chunk. The parts of a group's chunks
         that have the same slots form a group.

@@ -347,11 +347,10 @@ def _packed_chunk_size(
         return options.chunk_size
     if not POLICIES[memory.policy].streams or speed is None or not len(index.catalog.class_of):
         return packed
-    from redoxfs.chunks import UNKNOWN_SPEED
+    from redoxfs.chunks import UNKNOWN_SPEED, divisors
 
     mean_bytes = max(1, int(index.catalog.sample_bytes.mean()))
-    divisors = [size for size in range(1, packed + 1) if packed % size == 0]
-    chosen = next((size for size in divisors if size * mean_bytes >= speed.streaming_bytes), packed)
+    chosen = next((size for size in divisors(packed) if size * mean_bytes >= speed.streaming_bytes), packed)
     advice = ""
     if chosen * mean_bytes < speed.streaming_bytes and speed is not UNKNOWN_SPEED:
         advice = "; to read larger pieces, pack again with a larger --chunk-size" if index.versions is None else ""
@@ -364,18 +363,18 @@ def _packed_chunk_size(
 
 def _that_fits(index: "Index", chunk_size: int, memory: MemoryOptions) -> int:
     """The largest size of chunks, up to ``chunk_size``, for which --memory is enough; if none is, ``chunk_size``."""
+    from redoxfs.chunks import divisors
     from redoxfs.node import PLANNERS
 
     if memory.memory_size is None or not len(index.catalog.class_of):
         return chunk_size
     given = parse_size(memory.memory_size, available_memory(), "--memory")
-    for size in range(chunk_size, 0, -1):
-        if chunk_size % size == 0:
-            needed = PLANNERS[memory.policy].memory_for(index.catalog, index.cells.split(size), 0.0)
-            if needed <= given:
-                if size < chunk_size:
-                    say(f"chunks of {counted(size, 'sample')}: larger ones need more --memory")
-                return size
+    for size in reversed(divisors(chunk_size)):
+        needed = PLANNERS[memory.policy].memory_for(index.catalog, index.cells.split(size), 0.0)
+        if needed <= given:
+            if size < chunk_size:
+                say(f"chunks of {counted(size, 'sample')}: larger ones need more --memory")
+            return size
     return chunk_size
 
 

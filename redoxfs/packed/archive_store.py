@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import redoxfs.native._native as faults
-from redoxfs.chunks import Cells, NativeRead, Payload, StorageSpeed
+from redoxfs.chunks import Cells, NativeRead, Payload, StorageSpeed, divisors
 from redoxfs.dataset import Catalog
 from redoxfs.linux.times import mtime_ns
 from redoxfs.packed.archive_cache import ArchiveIndex
@@ -104,7 +104,7 @@ def size_for_classes(index: Index, most: int, least_bytes: int) -> int:
         return most
     label = np.append(catalog.class_of, -1)[cells.cells]
     chosen = most
-    for size in sorted((size for size in range(1, most + 1) if most % size == 0), reverse=True):
+    for size in reversed(divisors(most)):
         if size < most and size * float(catalog.sample_bytes.mean()) < least_bytes:
             break
         chosen = size
