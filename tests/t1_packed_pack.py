@@ -1,5 +1,6 @@
 """Packing: a source that changes, a pack killed at any step, and a destination that is not empty."""
 
+import errno
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from packs import Options, catalog_of, files_in, flip, opened, pack_here, reseal, shards_of
 
+from redoxfs.cli import main
 from redoxfs.dataset import SourceError
 from redoxfs.packed import MANIFEST, DamagedDatasetError, PackError, is_packed, load_index, verify
 from redoxfs.packed.index import FOLDER, PACKING
@@ -158,6 +160,47 @@ def test_a_source_that_no_longer_changes_packs_into_a_new_folder(source: Path, t
     shutil.rmtree(tmp_path / "dst")
     pack_here(source, tmp_path / "dst", OPTIONS)
     assert verify(tmp_path / "dst", jobs=1).problems == ()
+
+
+# A system without semaphores
+
+
+def without_sem_open(patch: pytest.MonkeyPatch) -> None:
+    """As where Python is built without it."""
+    patch.delitem(sys.modules, "multiprocessing.synchronize", raising=False)
+    patch.delattr("_multiprocessing.SemLock")
+
+
+def without_shm(patch: pytest.MonkeyPatch) -> None:
+    """As where /dev/shm cannot be written."""
+
+    def refuse(*_: object, **_named: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    patch.setattr("multiprocessing.synchronize.SemLock.__init__", refuse)
+
+
+@pytest.mark.parametrize("lack", [without_sem_open, without_shm])
+def test_without_semaphores_one_process_packs_and_verifies(
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    lack: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    lack(monkeypatch)
+    dst = str(tmp_path / "dst")
+    options = ["--classes", "dir", "--chunk-size", "3", "--shard-size", "4000", "--jobs", "2"]
+    for words in (["pack", str(source), dst, *options], ["verify", dst, "--jobs", "2"]):
+        assert main(words) == 0
+        said = capfd.readouterr().err
+        assert "Traceback" not in said
+        assert said.count("one process does all the work, since the system gives no semaphores") == 1
+    assert len(shards_of(tmp_path / "dst")) > 1
+    assert verify(tmp_path / "dst", jobs=2).problems == ()
+    assert main(["verify", dst, "--jobs", "1"]) == 0
+    assert "semaphores" not in capfd.readouterr().err
 
 
 # A pack that is killed

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from redoxfs.cli.jobs import processes
 from redoxfs.cli.options.datasets import PackOptions
 from redoxfs.cli.progress import showing
 from redoxfs.launch.archives import with_archives
@@ -70,7 +71,7 @@ def run(options: PackOptions) -> int:
                     "groups": asked.groups,
                     "shard_size": shard_bytes,
                 },
-                jobs=options.jobs or len(os.sched_getaffinity(0)),
+                jobs=processes(options.jobs),
                 on_progress=lambda done, totals: show(done.files, done.size, totals.size),
             )
     except KeyboardInterrupt:

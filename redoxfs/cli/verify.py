@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from redoxfs.cli.exits import EXITS
+from redoxfs.cli.jobs import processes
 from redoxfs.cli.options.datasets import VerifyOptions
 from redoxfs.cli.progress import showing
 from redoxfs.launch.errors import SourceUnusableError
@@ -29,7 +30,7 @@ def run(options: VerifyOptions) -> int:
     begin = time.monotonic()
     source = path_status(options.source, options.timeout_s)
     check_source(source, "DST")
-    jobs = options.jobs or len(os.sched_getaffinity(0))
+    jobs = processes(options.jobs)
     with showing("verifying") as show:
 
         def on_progress(done: "Done", size: int) -> None:

@@ -3,11 +3,13 @@
 Shards do not depend on each other, and all facts about them lie in memory-mapped arrays. So a worker is a process that
 opens these arrays and receives numbers of shards. Processes rather than threads, because tar headers and file names are
 work for Python, which threads would do one after the other. A single worker runs in this process, unless it may hang.
+So does all work where the system gives no semaphores, which processes need to share it.
 
 Workers count their work in shared memory, which the caller reads at any time. They end with the process that started
 them, however it ends, and leave Ctrl-C to it.
 """
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -16,12 +18,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from multiprocessing.sharedctypes import SynchronizedArray
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from redoxfs.linux.parent import signal_at_the_parents_end
+
+if TYPE_CHECKING:
+    from multiprocessing.synchronize import Lock
+
+SPAWN = multiprocessing.get_context("spawn")
 
 PROGRESS_EVERY_S = 0.2
 
@@ -41,24 +47,25 @@ class Done:
 
 
 class Tally:
-    """Three numbers in shared memory: files done, bytes done, and whether workers have to stop."""
+    """Files done, bytes done, and whether workers have to stop: numbers in shared memory if workers are processes."""
 
-    def __init__(self, shared: "SynchronizedArray[int]") -> None:
+    def __init__(self, shared: "ctypes.Array[ctypes.c_longlong]", lock: AbstractContextManager[bool]) -> None:
         self._shared = shared
+        self._lock = lock
 
     def add(self, files: int, size: int) -> None:
-        with self._shared.get_lock():
+        with self._lock:
             self._shared[0] += files
             self._shared[1] += size
 
     def stopping(self) -> bool:
-        return bool(self._shared.get_obj()[2])
+        return bool(self._shared[2])
 
     def stop(self) -> None:
-        self._shared.get_obj()[2] = 1
+        self._shared[2] = 1
 
     def done(self) -> Done:
-        with self._shared.get_lock():
+        with self._lock:
             return Done(self._shared[0], self._shared[1])
 
 
@@ -82,17 +89,16 @@ def each_shard(
 
     An exception in one shard stops the others, and is raised when they have stopped.
     """
-    spawn = multiprocessing.get_context("spawn")
-    shared = spawn.Array("q", 3)
-    tally = Tally(shared)
     pool: ProcessPoolExecutor | ThreadPoolExecutor
-    if min(jobs, len(shards)) <= 1 and not work.may_hang:
+    processes = min(jobs, len(shards))
+    lock = shared_lock() if processes > 1 or work.may_hang else None
+    if lock is None:
+        tally = Tally((ctypes.c_longlong * 3)(), threading.Lock())
         _enter(work, tally)
         pool = ThreadPoolExecutor(1)
     else:
-        pool = ProcessPoolExecutor(
-            min(jobs, len(shards)), mp_context=spawn, initializer=_begin, initargs=(work, shared, os.getpid())
-        )
+        tally = Tally(SPAWN.RawArray(ctypes.c_longlong, 3), lock)
+        pool = ProcessPoolExecutor(processes, mp_context=SPAWN, initializer=_begin, initargs=(work, tally, os.getpid()))
     try:
         with _no_interrupt_for_children():
             waiting = {pool.submit(_one, shard): shard for shard in shards}
@@ -107,6 +113,15 @@ def each_shard(
         tally.stop()
         pool.shutdown(cancel_futures=True)
         _here.clear()
+
+
+def shared_lock() -> "Lock | None":
+    """A lock that processes share; None where the system gives no semaphores."""
+    try:
+        return SPAWN.Lock()
+    except (ImportError, OSError):
+        # Python was built without sem_open; it is not allowed; or /dev/shm is not there, full, or not to be written.
+        return None
 
 
 @contextmanager
@@ -130,12 +145,11 @@ def _enter(work: Work[Any, Any], tally: Tally) -> None:
     _here[:] = [(work.carry_out, work.prepare(work.argument), tally)]
 
 
-def _begin(work: Work[Any, Any], shared: "SynchronizedArray[int]", parent: int) -> None:
+def _begin(work: Work[Any, Any], tally: Tally, parent: int) -> None:
     signal_at_the_parents_end(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    tally = Tally(shared)
     if work.may_hang:
         threading.Thread(target=_end_in_time, args=(tally,), daemon=True).start()
     _enter(work, tally)
