@@ -108,6 +108,8 @@ def test_the_variance_of_blocks_is_that_of_their_means(classes: int, width: int,
     found = block_variance(cells, class_of, np.bincount(class_of))
     assert found is not None
     assert found[0] == pytest.approx(variance_of_means(cells, class_of))
+    without_samples = np.full((1, width), -1, np.int32)
+    assert block_variance(np.append(cells, without_samples, axis=0), class_of, np.bincount(class_of)) == found
 
 
 def test_the_variance_of_blocks_tells_mixed_chunks_from_chunks_of_one_class() -> None:

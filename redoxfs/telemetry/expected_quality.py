@@ -113,6 +113,8 @@ def block_variance(cells: Int, class_of: Int, class_sizes: Int) -> tuple[float, 
     samples = int(class_sizes.sum())
     shares = class_sizes / max(1, samples)
     spread = float(1 - shares @ shares)
+    # The part of a packed chunk may have no sample.
+    cells = cells[(cells >= 0).any(axis=1)]
     if samples < 2 or spread <= 0 or not len(cells):
         return None
     if len(cells) > CHUNKS_LOOKED_AT:
