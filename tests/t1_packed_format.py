@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import json
 import os
 import stat
 import subprocess
@@ -23,6 +24,7 @@ from packs import (
     made_up_catalog,
     made_up_tree,
     manifest_of,
+    opened,
     pack_here,
     reseal,
     seal_made_up,
@@ -30,7 +32,12 @@ from packs import (
 )
 
 from redoxfs.chunks import Cells, build_cells
+from redoxfs.cli import main
+from redoxfs.cli.values import storage_speed
 from redoxfs.dataset import Catalog
+from redoxfs.launch.options import DatasetOptions, MemoryOptions
+from redoxfs.launch.path_status import path_status
+from redoxfs.launch.source import Opening, open_dataset
 from redoxfs.packed import load_index, verify
 from redoxfs.packed.headers import BLOCK_BYTES, RECORD_BYTES, header_bytes, header_of
 from redoxfs.packed.positions import assign_positions, files_in_order
@@ -387,6 +394,23 @@ def test_the_manifest_has_the_options_and_begins_with_its_format(grouped: Path, 
         values = array(tmp_path / "dst", name)
         assert (list(values.shape), str(values.dtype)) == (record["shape"], record["dtype"])
     assert {path.stem for path in (tmp_path / "dst/index").iterdir()} == set(manifest["arrays"])
+
+
+# Chunks of a mount
+
+
+@pytest.mark.parametrize(("speed", "chunk_size"), [("1000,1kB", 1), ("1000,1GB", 8)])
+def test_inspect_names_the_chunks_of_a_mount_with_that_speed_of_storage(
+    grouped: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], speed: str, chunk_size: int
+) -> None:
+    dst = tmp_path / "dst"
+    pack_here(grouped, dst, Options(chunk_size=8, groups="stem"))
+    assert main(["inspect", str(dst), "--storage-speed", speed, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["chunk_size"] == chunk_size
+    memory = MemoryOptions(storage_speed=storage_speed(speed))
+    with opened(dst) as fd:
+        asked = Opening(path_status(str(dst), 10), fd, DatasetOptions(), memory, 10, measure_storage=True)
+        assert open_dataset(asked).chunk_size == chunk_size
 
 
 # Many files

@@ -221,7 +221,7 @@ def _open_packed(opening: Opening) -> Dataset:
     from redoxfs.packed import load_index, shards_at
 
     source, root_fd, options, memory = opening.source, opening.root_fd, opening.options, opening.memory
-    members, measure_storage = opening.members, opening.measure_storage
+    members = opening.members
     given = [option for name, option in _FIXED_BY_PACK.items() if getattr(options, name)]
     if given:
         needless = [option for option in given if option in ("--rescan", "--catalog")]
@@ -230,7 +230,7 @@ def _open_packed(opening: Opening) -> Dataset:
     begin = time.monotonic()
     objects = None
     if source.address is not None:
-        measures = measure_storage and memory.storage_speed is None
+        measures = opening.measure_storage and memory.storage_speed is None
         from redoxfs.launch.objects import open_objects
 
         objects, index = open_objects(source.address, timeout_s=opening.timeout_s, measures=measures)
@@ -242,7 +242,7 @@ def _open_packed(opening: Opening) -> Dataset:
     shards = len(index.positions.shard_names)
     content = f"{counted(files, 'file')} in {counted(shards, 'shard')}"
     say(f"packed dataset: {content}, opened in {format_seconds(time.monotonic() - begin)}")
-    storage = _storage_of(index, root_fd, memory, objects) if measure_storage else None
+    storage = _storage_of(opening, index, objects)
     # Each node measures another speed, and all must come to the same chunks.
     speed = storage if memory.storage_speed is not None or members is None else None
     chunk_size = _packed_chunk_size(source, index, speed, options, memory)
@@ -289,7 +289,7 @@ def _open_archives(opening: Opening) -> Dataset:
         from redoxfs.launch.archives import open_archives
 
         index = open_archives(source, root_fd, options, is_storage_local=opening.is_storage_local)
-    storage = _storage_of(index, root_fd, memory, objects) if opening.measure_storage else None
+    storage = _storage_of(opening, index, objects)
     if not POLICIES[memory.policy].streams:
         # Its memory is for chunks that have the same classes in their slots, which neighbours have not.
         cells = cells_of(index.catalog, options.chunk_size or DEFAULT_CHUNK_SIZE, options.seed)
@@ -378,17 +378,20 @@ def _that_fits(index: "Index", chunk_size: int, memory: MemoryOptions) -> int:
     return chunk_size
 
 
-def _storage_of(index: "Index", root_fd: int, memory: MemoryOptions, objects: "Objects | None") -> "StorageSpeed":
+def _storage_of(opening: Opening, index: "Index", objects: "Objects | None") -> "StorageSpeed | None":
+    """--storage-speed; else what is measured, if it is to be."""
     from redoxfs.chunks import UNKNOWN_SPEED, StorageSpeed, measure_storage
 
-    if memory.storage_speed is not None:
-        reads_per_s, bytes_per_s = memory.storage_speed
+    if opening.memory.storage_speed is not None:
+        reads_per_s, bytes_per_s = opening.memory.storage_speed
         return StorageSpeed(1 / reads_per_s, bytes_per_s)
+    if not opening.measure_storage:
+        return None
     try:
         if objects is not None and objects.measured is not None:
             storage = objects.measured
         else:
-            paths = [Path(f"/proc/self/fd/{root_fd}/{name}") for name in index.positions.shard_names]
+            paths = [Path(f"/proc/self/fd/{opening.root_fd}/{name}") for name in index.positions.shard_names]
             storage = measure_storage([path for path in paths if path.exists()])
     except OSError as failure:
         raise SourceUnusableError(f"a shard could not be read: {failure.strerror}") from None
