@@ -43,6 +43,9 @@ NEEDS_TORCH = re.compile(rb"(import|from) +(redoxfs\.)?torch\b")
 STARTS_OTHERWISE = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_", "OMP_", "MKL_", "OPENBLAS_", "TZ")
 """Variables that a process looks at when it starts, or at its first import."""
 
+SET_BY_ALL = {"OPENBLAS_NUM_THREADS": "1"}
+"""Variables that redoxfs and the server set if they are not there."""
+
 LIMITS = [value for name, value in vars(resource).items() if name.startswith("RLIMIT_")]
 
 
@@ -84,7 +87,9 @@ class Server:
 
     @staticmethod
     def _of_start(environment: Mapping[str, str]) -> dict[str, str]:
-        return {name: value for name, value in environment.items() if name.startswith(STARTS_OTHERWISE)}
+        """``environment`` may have what the program sets itself, since it ran in this process before."""
+        found = {name: value for name, value in environment.items() if name.startswith(STARTS_OTHERWISE)}
+        return SET_BY_ALL | found
 
 
 _servers: dict[str, Server] = {}

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from forks import EXECUTED
 
+from redoxfs.cli import main
+
 SHOW = """
 import fcntl, json, os, resource, signal, sys
 print(json.dumps({
@@ -60,6 +62,18 @@ def test_a_fork_is_as_a_new_process_of_the_same_command(tmp_path: Path, form: st
         os.umask(before_mask)
         os.close(read)
         os.close(write)
+
+
+def test_commands_are_forks_after_the_program_ran_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it sets in the environment stays for all tests after it."""
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    show = "import sys; print('redoxfs.cli' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", show], text=True) == "True\n"
+    assert main(["status", "/nowhere"]) != 0
+    assert "OPENBLAS_NUM_THREADS" in os.environ
+    assert subprocess.check_output([sys.executable, "-c", show], text=True) == "True\n"
+    changed = os.environ | {"OPENBLAS_NUM_THREADS": "2"}
+    assert subprocess.check_output([sys.executable, "-c", show], text=True, env=changed) == "False\n"
 
 
 @pytest.mark.parametrize(
