@@ -2,6 +2,7 @@
 
 import io
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts/bench"))
 
 import jpegs
+import loader_mounts
 import loader_scripts
 import loaders
 import loaders_page
@@ -184,6 +186,23 @@ def test_a_page_without_any_loader_says_why() -> None:
 def test_a_page_of_cut_epochs_alone_has_no_warm_rates() -> None:
     text = loaders_page.page(report(row("plain", "plain files", bytes_4=None)))
     assert "| plain files | - | nothing | 50 | - | 2.0 s |" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("s3fs", "s3fs is not installed: Debian's s3fs"),
+        ("squashfuse", "squashfuse_ll is not installed: Debian's squashfuse"),
+    ],
+)
+def test_a_mount_without_its_program_is_left_out_before_its_preparation(
+    name: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    convert = loader_mounts.SERVERS[name].convert
+    assert convert is not None
+    with pytest.raises(loader_mounts.LeftOutError, match=line):
+        convert(loader_mounts.Place(tmp_path, Namespace(), 0))
 
 
 def test_the_figure_is_a_picture(tmp_path: Path) -> None:

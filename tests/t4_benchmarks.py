@@ -4,6 +4,7 @@ import importlib.util
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -260,6 +261,7 @@ def test_loaders_reads_complete_epochs_and_says_what_is_left_out(tmp_path: Path)
     for name in ("torch", "torchvision", "webdataset"):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed; scripts/setup installs it")
+    squashed = ["squashfuse"] if shutil.which("squashfuse_ll") and shutil.which("mksquashfs") else []
     path, work = tmp_path / "result.json", tmp_path / "work"
     work.mkdir()
     settings = ["--quick", "--profile", "none", "--files", "512", "--classes", "8", "--seconds", "0.5"]
@@ -267,7 +269,7 @@ def test_loaders_reads_complete_epochs_and_says_what_is_left_out(tmp_path: Path)
         "--cells",
         "bytes_2",
         "--only",
-        "packed,webdataset,mosaicml",
+        ",".join(["packed", "webdataset", "mosaicml", *squashed]),
         "--peers",
         str(broken_peers(tmp_path, "mosaicml")),
     ]
@@ -275,7 +277,7 @@ def test_loaders_reads_complete_epochs_and_says_what_is_left_out(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     found = json.loads(path.read_text())
     rows = {row["loader"]: row for row in found["rows"]}
-    for name in ("packed", "webdataset"):
+    for name in ("packed", "webdataset", *squashed):
         row = rows[name]
         assert (row["left_out"], row["missing"], row["repeated"], row["wrong_labels"]) == (None, 0, 0, 0)
         assert row["exactly_once"]

