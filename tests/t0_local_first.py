@@ -446,7 +446,7 @@ def test_a_peer_gives_at_most_its_share_of_what_is_left() -> None:
     assert peer.handle(take) == Handled(None, repeated=True), "the answer was acknowledged and forgotten"
 
 
-@pytest.mark.parametrize(("memory_bytes", "samples"), [(0, 1), (8 * 3, 4), (8 * 5, 6)])
+@pytest.mark.parametrize(("memory_bytes", "samples"), [(0, 1), (4 * 3, 4), (4 * 5, 6)])
 def test_a_batch_fits_in_the_granted_room(memory_bytes: int, samples: int) -> None:
     node, peer = two_nodes_of_one_class(20, remote_memory_bytes=memory_bytes)
     for _ in range(21):
@@ -473,7 +473,7 @@ def test_a_cancelled_request_s_samples_serve_the_next() -> None:
 
 
 def test_a_taken_sample_can_be_reserved_and_put_back() -> None:
-    node, peer = two_nodes_of_one_class(20, remote_memory_bytes=8)
+    node, peer = two_nodes_of_one_class(20, remote_memory_bytes=4)
     for _ in range(21):
         node.request(0)
     first_of_batch, second = given_by(peer.handle(take := taken(node))).samples
@@ -552,6 +552,19 @@ def test_a_take_counts_the_rounds_without_an_answer() -> None:
     assert served is not None
     assert (served.sample, served.remote) == (0, False)
     assert nodes[0].laps(samples).tolist() == [2, 2, 2], "all are done, and the next lap begins"
+
+
+@pytest.mark.parametrize(("room", "a_message"), [(4 * 5, 4.5), (8 * 5, 6)])
+def test_a_message_brings_several_samples_where_room_is_small(room: int, a_message: float) -> None:
+    samples = 4_500
+    class_of = np.arange(samples, dtype=np.int32) % 5
+    cells = np.random.default_rng(0).permutation(samples).astype(np.int32).reshape(-1, 9)
+    part_of = np.empty(samples, np.int8)
+    part_of[cells] = (np.arange(len(cells)) % 3)[:, None]
+    nodes = nodes_of(class_of, part_of, cells, nodes=3, exchange=0.2, remote_memory_bytes=room)
+    came = epoch_in_step(nodes, np.random.default_rng(0).permutation(samples).tolist(), stats=False)
+    asked = sum(peer.number for node in nodes for peer in node._peers.values())
+    assert came / asked > a_message
 
 
 def epoch_in_step(nodes: list[LocalFirst], order: list[int], *, stats: bool) -> int:

@@ -42,7 +42,8 @@ each lap for each sample that it takes."""
 REMOTE_PER_CLASS = 4
 """Samples of other nodes wait for their turn in a room for so many of each class, and for `OPEN_SAMPLES` at least: a
 class takes up to 16 at a time, and at the end of a lap most classes take some. An eighth of memory, the most that they
-have by default, would cost reads, and is never filled."""
+have by default, would cost reads, and is never filled. Where less is left beside a node's part, they have half of it: a
+message of one sample costs nearly as much as one of eight."""
 
 DRAWN_SAMPLES = 8192
 """How many samples loaders draw ahead of their opens: eight ranks with eight workers, two batches each of 64. There is
@@ -307,7 +308,7 @@ def _remote_bytes(catalog: Catalog, memory_bytes: int, share: Share, own_bytes: 
     beside_part = memory_bytes - own_bytes
     if _waits_by_design(catalog) or beside_part < least + _least_room(sizes):
         return needed
-    return max(least, min(needed, beside_part - _room_beside_retained(sizes)))
+    return max(least, min(needed, max(beside_part // 2, beside_part - _room_beside_retained(sizes))))
 
 
 def _open_bytes(catalog: Catalog, cells: Cells, memory_bytes: int, remote_bytes: int = 0) -> int:

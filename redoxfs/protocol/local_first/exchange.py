@@ -58,9 +58,9 @@ class Exchange:
         needed = NEEDED * np.sqrt((1 - 1 / nodes) / turns)
         shares = np.maximum(0, share - needed)
         self._share_of = cast("memoryview[float]", shares.data)
-        at_a_time = np.clip(
-            shares * turns / TIMES_A_LAP, 1, max(1, min(AT_A_TIME, room_samples / max(1, len(of_class))))
-        )
+        # What a class took is served next: at any time a share of the classes have half of what they took, on average.
+        has_room_for = room_samples / np.maximum(1, len(of_class) * shares)
+        at_a_time = np.clip(np.minimum(shares * turns / TIMES_A_LAP, has_room_for), 1, AT_A_TIME)
         self._at_a_time: memoryview[int] = at_a_time.astype(np.int64).data
         self._accounts = np.zeros(len(of_class))
         self._account = cast("memoryview[float]", self._accounts.data)

@@ -12,8 +12,8 @@ from redoxfs.protocol.tables import rows
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
-ROOM_PARTS = 8
-"""One answer may fill this fraction of the remote memory, 1/8, so that some is left for other classes."""
+ROOM_PARTS = 4
+"""One answer may fill this fraction of the remote memory, 1/4, so that some is left for other classes."""
 
 
 class Taken:
