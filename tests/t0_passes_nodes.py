@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from networks import Letter, Network, parts_of_chunks
 
@@ -479,6 +479,8 @@ class Crew:
     stats=st.sampled_from([0, 0.3]),
     told=st.booleans(),
 )
+# The last samples of a class are under way from one node to the other, which needs fewer.
+@example(seed=35, nodes=2, samples=35, classes=2, exchange=1, workers=1, stats=0, told=True)
 @pytest.mark.slow
 def test_nodes_on_any_network_are_never_stuck_and_told_epochs_are_exact(
     seed: int, nodes: int, samples: int, classes: int, exchange: float, workers: int, stats: float, told: bool

@@ -138,8 +138,9 @@ class PassingNode(LocalFirst):
         self.revoked += reserved
         self.unloaded += kept
         self.unloaded += [sample for sample in evicted if not self._pool.is_resident(sample)]
-        late = kept + evicted + reserved
-        self._late.setdefault((cls, self._tree_of_class[cls].epoch - 1), []).extend(late)
+        late, epoch = kept + evicted + reserved, self._tree_of_class[cls].epoch
+        if epoch != UNKNOWN:
+            self._late.setdefault((cls, epoch - 1), []).extend(late)
         for sample in late:
             self._taken_at.pop(sample, None)
 
@@ -284,7 +285,14 @@ class PassingNode(LocalFirst):
 
     def _is_dry(self, cls: int) -> bool:
         """Whether nobody has an allowed sample of a class, as far as this node knows."""
-        return self._empty_rounds(cls) >= EMPTY_ROUNDS and not self._is_again_any(cls)
+        is_empty = self._empty_rounds(cls) >= EMPTY_ROUNDS and not self._is_any_free(cls)
+        return is_empty and not self._is_again_any(cls)
+
+    def _is_any_under_way(self, cls: int) -> bool:
+        """Whether samples may be under way here from a peer, which nobody has until they come. A peer that answered
+        before, and had nothing, is not expected to have any: else two nodes could wait for each other for ever."""
+        home, _ = self._asked.get(cls, (None, 0))
+        return home is not None and not self._empty_answers.get(cls, {}).get(home, 0)
 
     def _longest_ago(self, cls: int) -> int | None:
         """The peer from which an own sample left longest ago; None where that is this node."""
@@ -450,6 +458,8 @@ class PassingNode(LocalFirst):
         if not tree.holds:
             return news
         again = 0 if self._due[cls] else self._own_again(cls)
+        if not samples and self._is_any_under_way(cls):
+            news = news._replace(left=news.left + 1)
         return news._replace(again=again, oldest=0 if samples else self._oldest(cls)[1])
 
     def _take_news(self, answer: Given, message: Take, peer: Peer) -> bool:
