@@ -3,8 +3,9 @@
     rank.py FOLDER RANKS EPOCHS MEET OUT
 
 Rank R reads the ImageFolder below FOLDER/R/train with a DataLoader and a DistributedSampler. After each epoch the ranks
-wait for each other through MEET, a file for torch.distributed or env://; with "-" they do not wait. OUT/rankR.jsonl
-gets one JSON line for each epoch: pairs of the path that was opened and the path that the served image was made for.
+wait for each other through MEET, a file for torch.distributed or env://; with "-" they do not wait, and with "in turn"
+each begins when the one before has ended. OUT/rankR.jsonl gets one JSON line for each epoch: pairs of the path that was
+opened and the path that the served image was made for.
 
 The ranks are forks of a process with a single thread: importing PyTorch takes longer than all their work.
 """
@@ -45,7 +46,8 @@ class Images(Dataset[tuple[str, str]]):
 
 
 def train(mountpoint: Path, rank: int, ranks: int, epochs: int, meet: str, out: Path) -> None:
-    if meet != "-":
+    meets = meet not in {"-", "in turn"}
+    if meets:
         url = meet if meet == "env://" else f"file://{meet}"
         torch.distributed.init_process_group("gloo", url, rank=rank, world_size=ranks)
     data = Images(mountpoint / "train")
@@ -56,9 +58,9 @@ def train(mountpoint: Path, rank: int, ranks: int, epochs: int, meet: str, out: 
             sampler.set_epoch(epoch)
             pairs = [pair for asked, served in loader for pair in zip(asked, served, strict=True)]
             lines.write(json.dumps(pairs) + "\n")
-            if meet != "-":
+            if meets:
                 torch.distributed.barrier()
-    if meet != "-":
+    if meets:
         torch.distributed.destroy_process_group()
 
 
@@ -73,6 +75,8 @@ def main() -> int:
         running.append(fork.Process(target=train, args=arguments))
     for process in running:
         process.start()
+        if meet == "in turn":
+            process.join()
     left = {process.sentinel: process for process in running}
     while left:
         for ended in wait(list(left)):

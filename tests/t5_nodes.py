@@ -65,9 +65,9 @@ def up(machine: Machine, nodes: int, source: Path, *options: str) -> None:
     machine.mount_nodes(source, reserve_addresses(nodes), *MEMORY, *PATIENT, *options)
 
 
-def train(machine: Machine, nodes: int, *, meet: bool = True) -> list[list[Pairs]]:
+def train(machine: Machine, nodes: int, meet: str = "") -> list[list[Pairs]]:
     """The files that each rank got, by epoch."""
-    where = machine.folder / "meet" if meet else "-"
+    where = meet or machine.folder / "meet"
     words = (Path(__file__).with_name("rank.py"), machine.mnt, nodes, EPOCHS, where, machine.folder)
     with subprocess.Popen(
         [sys.executable, *map(str, words)],
@@ -171,15 +171,18 @@ def test_an_uneven_dataset_repeats_as_many_samples_as_the_sampler_pads(
     check_clean(machine, 3)
 
 
-@pytest.mark.parametrize("options", [(), (*SLOT, *SAMPLER)])
-def test_ranks_that_never_meet_get_exact_laps(machine: Machine, source: Path, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("options", "meet"), [((), "-"), ((), "in turn"), ((*SLOT, *SAMPLER), "-")])
+def test_ranks_that_never_meet_get_exact_laps_but_for_what_passes_hold_back(
+    machine: Machine, source: Path, options: tuple[str, ...], meet: str
+) -> None:
     up(machine, 3, source, *options)
-    given = train(machine, 3, meet=False)
+    given = train(machine, 3, meet)
     check_labels(given)
     turns: Counter[str] = sum((in_epoch(given, epoch) for epoch in range(EPOCHS)), Counter())
-    assert turns == dict.fromkeys(turns, EPOCHS)
-    assert len(turns) == SAMPLES
-    check_clean(machine, 3)
+    held_back = sum(stats["samples_held_back"] for stats in check_clean(machine, 3))
+    # A sample that a lap began without may have no turn in it. Each other one has.
+    assert sum(max(0, turns[sample] - EPOCHS) for sample in turns) <= held_back
+    assert turns.total() == EPOCHS * SAMPLES
 
 
 @pytest.mark.parametrize("options", [(), SLOT])
