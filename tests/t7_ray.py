@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,15 @@ MEMORY = "1MiB"
 
 # A driver that mounts, and then answers each line with the status of its nodes, until the end of its input.
 DRIVER = """
-import dataclasses, json, sys
+import dataclasses, json, os, sys
+
+# Ray prints the lines of actors from a thread, also in the middle of an answer.
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
 import redoxfs.ray
 
 def tell(what):
-    print("=" + json.dumps(what), flush=True)
+    print(json.dumps(what), file=answers, flush=True)
 
 try:
     mounted = redoxfs.ray.mount(sys.argv[1], sys.argv[2], **{"memory": "1MiB", **json.loads(sys.argv[3])})
@@ -67,6 +71,15 @@ for path in sorted(root.glob("train/*/*")):
         pairs.append([str(path.relative_to(root)), failure.errno])
 print(json.dumps(pairs))
 """
+
+
+def _words_of(pid: int) -> str:
+    """The words, the number and the state of a process; "" if it has ended."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return f"{words}({Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2][:60]})" if words else ""
+    except OSError:
+        return ""
 
 
 class Cluster:
@@ -107,7 +120,7 @@ class Cluster:
 
     def close(self) -> None:
         self.helper.communicate(timeout=PATIENCE_S)
-        assert not self.processes()
+        until(lambda: not self.processes(), "a process outlives the cluster")
 
     def inside(self, node: int, *words: str | Path) -> list[str]:
         return ["nsenter", f"--mount={self.namespaces[node]}", *map(str, words)]
@@ -159,8 +172,12 @@ class Cluster:
         return [pid for name in names for pid in self.processes(name, node)]
 
     def check_nothing_is_left(self, *nodes: int) -> None:
+        def left() -> list[str]:
+            pids = [pid for node in nodes or range(NODES) for pid in self._processes_of_redoxfs(node)]
+            return [text for pid in pids if (text := _words_of(pid))]
+
         # Ray may end a process a moment after it has said so.
-        until(lambda: not any(map(self._processes_of_redoxfs, nodes or range(NODES))), "a process is left")
+        until(lambda: not left(), lambda: f"left: {left()}")
         for node in nodes or range(NODES):
             assert not self.mounts(node)
             assert not [*(self.folder / str(node)).rglob("*.sock"), *(self.folder / str(node)).rglob("*.owner")]
@@ -169,6 +186,7 @@ class Cluster:
     def driver(self, **options: Any) -> Iterator["Driver"]:
         driver = Driver(self, options)
         try:
+            driver.first = driver.hear()
             yield driver
         finally:
             driver.process.kill()
@@ -187,15 +205,14 @@ class Driver:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.first = self.hear()
+        self.first: Any = None
 
     def hear(self) -> Any:
-        """The driver's next answer; Ray prints the lines of actors among them."""
+        """The driver's next answer."""
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("="):
-                return json.loads(line[1:])
-        raise AssertionError("the driver has ended")
+        line = self.process.stdout.readline()
+        assert line, "the driver has ended"
+        return json.loads(line)
 
     def status(self) -> list[dict[str, Any]]:
         assert self.process.stdin is not None
@@ -244,16 +261,35 @@ def labels_right(pairs: Sequence[tuple[str, str | int]]) -> bool:
     )
 
 
+class Running:
+    """The cluster that tests share. ``ends`` ends it."""
+
+    def __init__(self, ends: ExitStack) -> None:
+        self._ends = ends
+        self._cluster: Cluster | None = None
+
+    def clean(self) -> Cluster:
+        """The cluster. Where something is left in it, that is an error once, and the next test has another."""
+        if self._cluster is None:
+            self._cluster = self._ends.enter_context(new_cluster())
+        try:
+            self._cluster.check_nothing_is_left()
+        except AssertionError:
+            self._cluster = None
+            self._ends.close()
+            raise
+        return self._cluster
+
+
 @pytest.fixture(scope="module")
-def running() -> Iterator[Cluster]:
-    with new_cluster() as cluster:
-        yield cluster
+def running() -> Iterator[Running]:
+    with ExitStack() as ends:
+        yield Running(ends)
 
 
 @pytest.fixture
-def cluster(running: Cluster) -> Cluster:
-    running.check_nothing_is_left()
-    return running
+def cluster(running: Running) -> Cluster:
+    return running.clean()
 
 
 @contextmanager
