@@ -154,7 +154,12 @@ def test_sessions_that_were_heard_in_the_last_minute_are_named(tmp_path: Path) -
 
 
 def test_the_session_of_a_process_is_that_of_the_kernel() -> None:
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True) as other:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as other:
+        # The kernel names a program a moment after `Popen` has returned; one that answers has its name.
+        assert other.stdin is not None
+        assert other.stdout is not None
+        os.write(other.stdin.fileno(), b"1")
+        assert os.read(other.stdout.fileno(), 1) == b"1"
         assert Programs().session_of(other.pid) == (other.pid, "cat")
         found = Programs().session_of(threading.get_native_id())
         assert found is not None
