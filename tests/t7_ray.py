@@ -73,15 +73,6 @@ print(json.dumps(pairs))
 """
 
 
-def _words_of(pid: int) -> str:
-    """The words, the number and the state of a process; "" if it has ended."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-        return f"{words}({Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2][:60]})" if words else ""
-    except OSError:
-        return ""
-
-
 class Cluster:
     """Three Ray nodes. ``mnt`` is the mountpoint; each node sees its own mount there, and all see ``source``."""
 
@@ -120,7 +111,7 @@ class Cluster:
 
     def close(self) -> None:
         self.helper.communicate(timeout=PATIENCE_S)
-        until(lambda: not self.processes(), "a process outlives the cluster")
+        assert not self.processes()
 
     def inside(self, node: int, *words: str | Path) -> list[str]:
         return ["nsenter", f"--mount={self.namespaces[node]}", *map(str, words)]
@@ -172,12 +163,8 @@ class Cluster:
         return [pid for name in names for pid in self.processes(name, node)]
 
     def check_nothing_is_left(self, *nodes: int) -> None:
-        def left() -> list[str]:
-            pids = [pid for node in nodes or range(NODES) for pid in self._processes_of_redoxfs(node)]
-            return [text for pid in pids if (text := _words_of(pid))]
-
         # Ray may end a process a moment after it has said so.
-        until(lambda: not left(), lambda: f"left: {left()}")
+        until(lambda: not any(map(self._processes_of_redoxfs, nodes or range(NODES))), "a process is left")
         for node in nodes or range(NODES):
             assert not self.mounts(node)
             assert not [*(self.folder / str(node)).rglob("*.sock"), *(self.folder / str(node)).rglob("*.owner")]
@@ -261,15 +248,15 @@ def labels_right(pairs: Sequence[tuple[str, str | int]]) -> bool:
     )
 
 
-class Running:
-    """The cluster that tests share. ``ends`` ends it."""
+class SharedCluster:
+    """The cluster that tests use one after the other, until one leaves something in it. ``ends`` ends it."""
 
     def __init__(self, ends: ExitStack) -> None:
         self._ends = ends
         self._cluster: Cluster | None = None
 
     def clean(self) -> Cluster:
-        """The cluster. Where something is left in it, that is an error once, and the next test has another."""
+        """The cluster. AssertionError: something is left in it; the next test gets a new one."""
         if self._cluster is None:
             self._cluster = self._ends.enter_context(new_cluster())
         try:
@@ -282,14 +269,14 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Running]:
+def shared() -> Iterator[SharedCluster]:
     with ExitStack() as ends:
-        yield Running(ends)
+        yield SharedCluster(ends)
 
 
 @pytest.fixture
-def cluster(running: Running) -> Cluster:
-    return running.clean()
+def cluster(shared: SharedCluster) -> Cluster:
+    return shared.clean()
 
 
 @contextmanager
