@@ -124,6 +124,7 @@ class Model:
             assert len(set(load.samples)) == len(load.samples) > 0
             assert not set(load.samples) & (self.memory | self.reserved_samples() - {sample})
             self.memory |= set(load.samples)
+        self.memory -= set(turn.gone)
         assert sample in self.memory
         assert sample in self.fair(path)
         if not turn.kept:

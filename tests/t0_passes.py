@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 from pools import SIZE_BYTES, Pool
 
 from redoxfs.protocol import PoolPolicy
-from redoxfs.protocol.pool.passes import Passes
+from redoxfs.protocol.pool import passes, state
+from redoxfs.protocol.pool.passes import LOOK_SHARE, Passes
+from redoxfs.protocol.pool.state import LOOKS_SHARE
 from redoxfs.protocol.turns import taken_back
 
 
@@ -206,6 +209,8 @@ class Model:
             assert not set(samples) & {*self.reserved.values()}
             assert all(self.policy.chunk_of(sample) == chunk for sample in samples)
             self.held |= set(samples)
+        assert self.held >= set(served.gone)
+        self.held -= set(served.gone)
         (self.held.add if served.kept else self.held.discard)(served.sample)
         run, of_tree = self.runs[tree], self.job.passes.trees[tree]
         if any(each == path for each, _ in run.opens[: self.unordered[tree]]):
@@ -319,6 +324,7 @@ class Model:
     resident=st.floats(0, 1.5),
     trees=st.integers(1, 2),
     retained=st.none() | st.integers(0, 30),
+    looks=st.sampled_from([(LOOK_SHARE, LOOKS_SHARE), (1 / 4, 1.0)]),
     seed=st.integers(0, 1 << 16),
     data=st.data(),
 )
@@ -329,12 +335,19 @@ def test_no_run_of_distinct_paths_gets_a_sample_twice(
     resident: float,
     trees: int,
     retained: int | None,
+    looks: tuple[float, float],
     seed: int,
     data: st.DataObject,
 ) -> None:
     """Looks, epochs whole and limited, in order, by several processes and repeated; stats, second tries, resumes."""
     trees = min(trees, len(of_class))
-    model = Model(Job(of_class, chunk_size, resident=resident, seed=seed, trees=trees, retained=retained))
+    with patch.object(passes, "LOOK_SHARE", looks[0]), patch.object(state, "LOOKS_SHARE", looks[1]):
+        job = Job(of_class, chunk_size, resident=resident, seed=seed, trees=trees, retained=retained)
+        _read_at_random(Model(job), data, seed)
+
+
+def _read_at_random(model: Model, data: st.DataObject, seed: int) -> None:
+    trees = model.job.trees
     random = np.random.default_rng(seed)
     paths = model.job.samples
     kinds = st.sampled_from(
@@ -467,15 +480,43 @@ def test_epochs_read_each_chunk_once_and_do_not_depend_on_each_other(kind: str) 
         assert abs(np.mean(correlations)) < 3 * np.std(correlations) / np.sqrt(len(correlations)) + 0.02
 
 
+@pytest.mark.parametrize("resident", [0.1, 0.5])
+def test_a_look_at_some_files_before_an_epoch_costs_no_chunks(resident: float) -> None:
+    """What was looked at stays in memory. Read for the epoch again, it cost 1.2 times the chunks and more."""
+    loads = []
+    for look in (0, 30):
+        job, random = Job([400] * 10, resident=resident), np.random.default_rng(0)
+        for _ in range(6):
+            job.read(shuffled(random, job.samples, look))
+            assert job.read_twice(shuffled(random, job.samples)) == 0
+        loads.append(job.pool.loads.total())
+    assert loads[1] < 1.03 * loads[0]
+
+
+def test_what_a_pass_was_given_first_leaves_memory_once_it_was_no_look() -> None:
+    job, random = Job([400] * 10), np.random.default_rng(0)
+    job.read(shuffled(random, job.samples))
+    order = shuffled(random, job.samples)
+    first = job.read(order[:30])
+    assert all(job.policy.is_resident(sample) for sample in first)
+    job.read(order[30:2400])
+    assert not any(job.policy.is_resident(sample) for sample in first)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("told", [False, True])
-@pytest.mark.parametrize("left_out", [32, 400])
-def test_the_order_of_epochs_that_leave_files_out_does_not_depend_on_the_one_before(left_out: int, told: bool) -> None:
-    """Chunks that had samples left when a pass ended their lap are loaded as early or late as any."""
+@pytest.mark.parametrize(("look", "left_out"), [(0, 32), (0, 400), (30, 0)])
+def test_the_order_of_epochs_that_leave_files_out_does_not_depend_on_the_one_before(
+    look: int, left_out: int, told: bool
+) -> None:
+    """Chunks that had samples left when a pass ended their lap are loaded as early or late as any, and samples that
+    were looked at first.
+    """
     correlations = []
     for seed in range(2):
         job, random, before = Job([400] * 10, seed=seed), np.random.default_rng(seed), np.zeros(0)
         for number in range(10):
+            job.read(shuffled(random, job.samples, look))
             if told:
                 job.policy.begin_pass(0)
             places = np.full(job.samples, np.nan)

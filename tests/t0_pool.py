@@ -54,6 +54,7 @@ def test_classes_asked_unevenly_stay_fair(
         for load in served.loads:
             assert not held & set(load.samples), "no sample in memory is read again"
             held |= set(load.samples)
+        held -= set(served.gone)
         if not served.kept:
             held.remove(served.sample)
         turns[served.sample] += 1
@@ -197,6 +198,7 @@ class CoverModel:
                 assert sample not in self.reserved or sample == served.sample
                 assert self.covered[sample], "of this lap or the next"
             self.held |= set(samples)
+        self.held -= set(served.gone)
         (self.held.add if served.kept else self.held.discard)(served.sample)
         self.reserved.discard(served.sample)
         self.to_come[cls].remove(served.sample)

@@ -113,6 +113,8 @@ class Supply:
         if turn.loads:
             self._counters.demand_loads += turn.is_demanded
             self.load(turn.loads, awaited=turn.is_demanded)
+            for sample in turn.gone:
+                self._memory.forget(sample)
         content = self._memory.claim(path, turn.sample, remote=turn.remote, kept=turn.kept)
         if turn.kept and content is not None and content.has_failed:
             self._read_for_slots(turn.sample)

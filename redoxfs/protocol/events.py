@@ -48,6 +48,7 @@ class Served:
     ``preempted``: the sample was reserved for another path, and no other sample could answer.
     ``remote``: another node read the sample; its bytes came, or will come, with an answer.
     ``kept``: the sample stays in memory for its next turn.
+    ``gone``: samples that stayed in memory, and leave it now; only where there are loads.
     """
 
     sample: int
@@ -55,6 +56,7 @@ class Served:
     preempted: bool = False
     remote: bool = False
     kept: bool = False
+    gone: tuple[int, ...] = ()
 
     @property
     def is_demanded(self) -> bool:

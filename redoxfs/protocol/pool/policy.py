@@ -28,6 +28,9 @@ GROWTH, GROWTH_TIMES = 1 / 4, 2
 """By how much the stream grows at a time, and how many times as large it may become. Where classes are asked one after
 another, samples are read alone whatever its size."""
 
+LOOKS_AT_ONCE = 64
+"""So many samples that stayed, as they may have been looked at before an epoch, leave memory at a time."""
+
 LOOKED_AT = 8_192
 """At how many opens of a pass a stat looks first, for one that its path may have."""
 
@@ -63,11 +66,15 @@ class PoolPolicy(Loads, ServingPolicy):
         if place < 0:
             return self._turn_of_reserved(self._reserve_fresh(cls), sample, preempted=False)
         # Before the answer has its turn: the answer itself must not be loaded for the next lap.
-        loads = self._load_ahead() if self._free_bytes >= self._room_for_next_bytes else ()
+        loads, gone = (), ()
+        if self._free_bytes >= self._room_for_next_bytes:
+            loads = self._load_ahead()
+            if loads and tree is not None and tree.looked_at and tree.is_no_look:
+                gone = self._let_looks_go(tree)
         answer = self._take_out(cls, place)
         if tree is not None:
             self._note_open(tree, sample, answer)
-        return Served(answer, loads, False, False, self._had_a_turn(cls, answer))
+        return Served(answer, loads, False, False, self._had_a_turn(cls, answer), gone)
 
     def reserve(self, sample: int) -> int | None:
         """Reserve a sample of ``sample``'s class: a resident, else one that a load on demand would read."""
@@ -393,8 +400,36 @@ class PoolPolicy(Loads, ServingPolicy):
         self._in_pass[answer] = 1
         self._pass_head[2] = (self._now & NOTED) << 31 | path
         self._asked_at[path] = tree.turn = turn
-        if turn == tree.full_at:
+        if turn <= tree.look_until:
+            self._keep_look(tree, answer)
+        elif turn == tree.full_at:
             tree.is_full()
+
+    def _keep_look(self, tree: Pass, sample: int) -> None:
+        """A sample that may have been looked at before an epoch stays in memory: the epoch gets it again. Its chunk
+        would be read for that, with few others."""
+        size_bytes = self._bytes[sample]
+        if size_bytes > min(self._free_bytes, self._looks_room_bytes):
+            return
+        if self._queues.stays[sample] or self._is_retained[sample]:
+            return
+        self._count_for_next_lap(self._class_of[sample], sample, -1)
+        self._queues.stays[sample] = 1
+        self._looks_room_bytes -= size_bytes
+        tree.looked_at.append(sample)
+
+    def _let_looks_go(self, tree: Pass) -> tuple[int, ...]:
+        """What the pass was given first leaves memory, some of it at a time. What was looked at before it stays."""
+        queues, gone = self._queues, []
+        while tree.looked_at and len(gone) < LOOKS_AT_ONCE:
+            sample = tree.looked_at.popleft()
+            cls = self._class_of[sample]
+            self._looks_room_bytes += self._bytes[sample]
+            # Those that were looked at are of no pass now.
+            if self._in_pass[sample] and queues.is_for_next_lap(cls, sample):
+                self.let_go(sample)
+                gone.append(sample)
+        return tuple(gone)
 
     def _reserved_in_lap(self, cls: int) -> Iterable[int]:
         """The samples of a class that are reserved and had no turn in the lap, oldest first."""

@@ -113,6 +113,10 @@ class Queues:
         place = self._at[sample]
         return self.begun[cls] <= place < self.next[cls] or self.served[cls] <= place < self.loaded[cls]
 
+    def is_for_next_lap(self, cls: int, sample: int) -> bool:
+        """Whether a sample that is not retained is loaded for the next lap."""
+        return self.kept[cls] <= self._at[sample] < self.next[cls]
+
     def is_in_lap(self, cls: int, sample: int) -> bool:
         """Whether a sample is resident for this lap, or fresh."""
         return self._at[sample] >= self.served[cls]

@@ -60,6 +60,9 @@ the other in chunks of 8, and changes nothing where they are asked at random."""
 FEW_COME, MEMBERS_FOR_ONE = 8, 64
 """A class is sorted anew where more samples of it come into its lap at a time: it takes the time of these."""
 
+LOOKS_SHARE = 1 / 8
+"""The part of the stream's memory for samples that stay because they may have been looked at before an epoch."""
+
 DRAWS = 4_096
 """How many random numbers are drawn at a time: one by one, each costs a microsecond."""
 
@@ -159,6 +162,7 @@ class PoolState:
         self._little_bytes = int(LITTLE_SAMPLES * mean_bytes)
         self._mean_bytes = mean_bytes
         self._most_room_bytes = stream_bytes
+        self._looks_room_bytes = int(stream_bytes * LOOKS_SHARE)
         self._pace = Pace(self._queues.sizes(), ample_samples=ample_samples)
         self._asked = self._pace.asked
         self._requests_to_note = self._pace.note(self._room_samples())
@@ -265,6 +269,9 @@ class PoolState:
         self._begin_laps()
         self._requests_to_note = self._pace.note(self._room_samples())
         if self._passes is not None:
+            for tree in self._passes.trees:
+                self._looks_room_bytes += self._size_bytes([*tree.looked_at])
+                tree.looked_at.clear()
             self._passes.look_again()
         if self._progress is not None:
             self._progress.count_again()
