@@ -93,9 +93,15 @@ def _script(name: str, minutes: int) -> Section:
 
 
 def _simulation(
-    name: str, *options: tuple[str, ...], quick: tuple[str, ...], minutes: int, plots: bool, page: str | None = None
+    name: str,
+    *options: tuple[str, ...],
+    quick: tuple[str, ...],
+    minutes: int,
+    plots: bool,
+    page: str | None = None,
+    table: str | None = None,
 ) -> Section:
-    commands = tuple((SIMULATE, name, *words) for words in options or ((),))
+    commands = tuple((SIMULATE, table or name, *words) for words in options or ((),))
     return Section(name, page or f"paper_tables.{name.replace('-', '_')}", commands, quick, minutes, plots)
 
 
@@ -105,6 +111,10 @@ def _files(number: int, classes: int | None = None) -> tuple[str, ...]:
 
 def _settings(*names: str) -> tuple[str, ...]:
     return tuple(word for name in names for word in ("--setting", name))
+
+
+def _ways(*names: str) -> tuple[str, ...]:
+    return tuple(word for name in names for word in ("--way", name))
 
 
 SECTIONS = (
@@ -117,6 +127,14 @@ SECTIONS = (
         quick=_files(9_000),
         minutes=90,
         plots=True,
+    ),
+    _simulation(
+        "epoch-times-varied",
+        ("--vary", "each", *_ways("PyTorch", "CoorDL", "slot", "pool"), *_files(40_000)),
+        quick=_files(3_000),
+        minutes=10,
+        plots=False,
+        table="epoch-times",
     ),
     _simulation("breakdown", quick=_files(20_000), minutes=5, plots=False),
     _simulation("remote-memory", quick=_files(20_000), minutes=3, plots=True),

@@ -1,7 +1,7 @@
 """How long the index of tar archives takes, beside `tar tf`, Python's tarfile and ratarmount, if that is installed.
 
     python scripts/bench/archives.py [--members 100000] [--archives 100] [--bytes 1000] [--holes] [--rounds 3]
-                                     [--no-tarfile] [FOLDER]
+                                     [--no-tarfile] [--json] [FOLDER]
 
 All rows are from the page cache but for those that say cold, before which the archives are dropped from it. Each row
 has the time that passed, and the processor time of this process and of those that it waited for. The rows of mounts are
@@ -11,6 +11,7 @@ on disk.
 
 import argparse
 import importlib.util
+import json
 import os
 import resource
 import subprocess
@@ -22,6 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mounts
+from results import rounded
 from tar_writer import TarWriter
 
 from redoxfs.native import index_archives
@@ -140,6 +143,7 @@ def main() -> int:
     given.add_argument("--holes", action="store_true")
     given.add_argument("--rounds", type=int, default=3)
     given.add_argument("--no-tarfile", action="store_true")
+    given.add_argument("--json", action="store_true", help="print JSON, once all is measured")
     given.add_argument("folder", nargs="?", type=Path, default=Path(tempfile.gettempdir()))
     asked = given.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.folder) as made:
@@ -148,8 +152,13 @@ def main() -> int:
         names = write(folder, asked.archives, asked.members, asked.bytes, holes=asked.holes)
         files = OnDisk(os.open(folder, os.O_RDONLY | os.O_DIRECTORY), [(name, name) for name in names])
 
+        rows: list[dict[str, Any]] = []
+
         def show(name: str, run: Callable[[], object], rounds: int = asked.rounds, **options: Any) -> None:
             seconds, busy = best(run, rounds, **options)
+            rows.append({"what": name, "seconds": seconds, "processor_seconds": busy})
+            if asked.json:
+                return
             rate = f"{asked.members / seconds:12,.0f} members/s"
             print(f"{name:32} {seconds:8.2f} s {rate} {busy:8.2f} s of processor time", flush=True)
 
@@ -167,10 +176,15 @@ def main() -> int:
         show("redoxfs mount and umount, first", lambda: mount(folder, cache), 1)
         show("redoxfs mount and umount, second", lambda: mount(folder, cache), 1)
         most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        print(f"most memory of a mount: {most / 1024:,.0f} MiB")
+        if not asked.json:
+            print(f"most memory of a mount: {most / 1024:,.0f} MiB")
         if importlib.util.find_spec("ratarmount") is not None:
             for which in ("first", "second"):
                 show(f"ratarmount and umount, {which}", lambda: ratarmount(folder, names, cache / "ratarmount"), 1)
+        if asked.json:
+            given_words = {"members": asked.members, "archives": asked.archives, "bytes": asked.bytes}
+            told = {"machine": mounts.machine(), **given_words, "most_memory_bytes": most << 10, "rows": rows}
+            print(json.dumps(rounded(told), indent=1))
     return 0
 
 

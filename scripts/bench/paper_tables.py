@@ -4,12 +4,12 @@ each stands what holds, in a sentence.
 The paper's numbers that are not in the results stand here, with the section that has them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 from epoch_settings import SETTINGS
-from epoch_times import best_speed_up
+from epoch_times import AS_IT_IS, best_speed_up
 from results import table
 
 from redoxfs.launch.sizes import format_seconds
@@ -278,13 +278,14 @@ def epoch_times_short(result: dict[str, Any]) -> str:
 
 def _speed_ups(result: dict[str, Any]) -> Callable[[str, str, str], float]:
     """`best_speed_up` of a setting, a way and another way."""
-    rows = [row for row in result["rows"] if not row.get("varied")]
-    return partial(best_speed_up, {(row["setting"], row["model"], row["way"]): row["seconds"] for row in rows})
+    return partial(
+        best_speed_up, {(row["setting"], row["model"], row["way"]): row["seconds"] for row in result["rows"]}
+    )
 
 
 def epoch_times(result: dict[str, Any]) -> str:
     """§5.2 in virtual time: the best speed-ups beside the paper's, and the epochs of each model."""
-    rows = [row for row in result["rows"] if not row.get("varied")]
+    rows = result["rows"]
     best = _speed_ups(result)
     of: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for row in rows:
@@ -316,8 +317,9 @@ def epoch_times(result: dict[str, Any]) -> str:
         "the paper calibrate it, both of ResNet50 on three A10 nodes: PyTorch's epoch and Redox' loads. The speed-ups "
         "of libri-5xa10 and 21k-3xa100 over PyTorch calibrate a step of LibriSpeech and the Lustre, which the paper "
         "does not describe: Redox is taken to be as fast as No-I/O there. All other speed-ups are predictions. "
-        "`scripts/research/epoch_settings.py` has each figure with its source or its substitute, and `--vary` changes "
-        "one. With fewer files, memory and classes are fewer in proportion."
+        "`scripts/research/epoch_settings.py` has each figure with its source or its substitute, and "
+        "[another page](epoch-times-varied.md) what depends on it. With fewer files, memory and classes are fewer in "
+        "proportion."
     )
     first = table(
         [
@@ -337,29 +339,51 @@ def epoch_times(result: dict[str, Any]) -> str:
         "read, as multiples of the dataset: slot / pool. The slot policy reads whole chunks, as in the paper."
     )
     headings = ["", "model", *ways, "limit of slot", "limit of pool", "read"]
-    parts = ["# Epoch times at the paper's size (§5.2)", text, first, second, table(headings, hours)]
-    return "\n\n".join([*parts, *_varied(result["rows"])])
+    return "\n\n".join(["# Epoch times at the paper's size (§5.2)", text, first, second, table(headings, hours)])
 
 
-def _varied(rows: list[dict[str, Any]]) -> list[str]:
-    """How far each speed-up goes where one figure of its setting is a quarter lower or higher."""
-    varied = [row for row in rows if row.get("varied")]
-    if not varied:
-        return []
-    seconds = {(row["setting"], row["varied"], row["way"]): row["seconds"] for row in varied}
-    labels = list(dict.fromkeys(row["varied"] for row in varied))
-    cells = []
-    for name in dict.fromkeys(row["setting"] for row in varied):
-        written = [name]
+def _varied(result: dict[str, Any]) -> Iterator[tuple[str, str, str, dict[str, float]]]:
+    """Setting, way, other way, and the speed-ups over the latter by what is varied."""
+    seconds = {(row["setting"], row["way"]): row["seconds"] for row in result["rows"]}
+    for name in dict.fromkeys(row["setting"] for row in result["rows"]):
         for over in ("PyTorch", "CoorDL"):
             for way in ("slot", "pool"):
-                ratios = {label: seconds[name, label, over] / seconds[name, label, way] for label in labels}
-                low, high = min(labels, key=ratios.__getitem__), max(labels, key=ratios.__getitem__)
-                written.append(f"{ratios[low]:.2f} ({low}) to {ratios[high]:.2f} ({high})")
-        cells.append(written)
+                own = seconds[name, way]
+                yield name, way, over, {each: base / own[each] for each, base in seconds[name, over].items()}
+
+
+def epoch_times_varied(result: dict[str, Any]) -> str:
+    """How far each speed-up goes where one figure of its setting is a quarter lower or higher."""
+    cells: dict[str, list[str]] = {}
+    for name, _, _, ratios in _varied(result):
+        low, high = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
+        # The setting as it is comes first, so it stands for all that are as low or as high.
+        told = [f"{ratios[each]:.2f}" + (f" ({each})" if each != AS_IT_IS else "") for each in (low, high)]
+        cells.setdefault(name, [name]).append(f"{ratios[AS_IT_IS]:.2f}: {told[0]} to {told[1]}")
     text = (
-        "Each figure of a setting a quarter lower and a quarter higher, one at a time, with the first model of the "
-        f"setting and {varied[0]['files']:,} files. The lowest and the highest speed-up, and what was changed there:"
+        "How far do the [epoch times in virtual time](epoch-times.md) depend on one figure? Each figure of a setting "
+        "is a quarter lower and a quarter higher, one at a time: the time of a read (`latency_s`) and the bandwidth of "
+        "storage (`bytes_per_s`) and of links (`link_bytes_per_s`), the processor time of a file (`file_s`), memory "
+        "(`memory_bytes`), and the time of the accelerators for a sample (`sample_s`). With the first model of each "
+        f"setting and {result['rows'][0]['files']:,} files; memory and classes are fewer in proportion. The speed-up "
+        "as the setting is, then the lowest and the highest, and what was changed there."
     )
     headings = ["", "slot, x PyTorch", "pool, x PyTorch", "slot, x CoorDL", "pool, x CoorDL"]
-    return [text, table(headings, cells)]
+    return "\n\n".join(["# Epoch times with other figures", text, table(headings, [*cells.values()])])
+
+
+def epoch_times_varied_short(result: dict[str, Any]) -> str:
+    """The figure on which each way depends most."""
+    told = []
+    for way in ("slot", "pool"):
+        changes = [
+            (ratio / ratios[AS_IT_IS], name, label)
+            for name, each, over, ratios in _varied(result)
+            if (each, over) == (way, "PyTorch")
+            for label, ratio in ratios.items()
+        ]
+        ends = [
+            f"{(change - 1) * 100:+.0f} % ({name}, {label})" for change, name, label in (min(changes), max(changes))
+        ]
+        told.append(f"{way} {' to '.join(ends)}")
+    return f"A figure that is a quarter lower or higher changes a speed-up over PyTorch by at most: {'; '.join(told)}."

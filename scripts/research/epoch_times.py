@@ -360,6 +360,19 @@ def measure_varied(setting: Setting, name: str, *, seed: int = 0) -> Iterator[Ro
                 yield replace(row, varied=label)
 
 
+AS_IT_IS = "as it is"
+
+
+def by_figure(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """What `measure_varied` found, in a row for each setting and way: ``seconds`` by what is varied."""
+    found: dict[tuple[str, str, str, int], dict[str, float]] = {}
+    for row in rows:
+        seconds = found.setdefault((row.setting, row.model, row.way, row.files), {})
+        seconds[row.varied or AS_IT_IS] = row.seconds
+    names = ("setting", "model", "way", "files", "seconds")
+    return [dict(zip(names, (*key, seconds), strict=True)) for key, seconds in found.items()]
+
+
 def best_speed_up(seconds: Mapping[tuple[str, str, str], float], setting: str, way: str, over: str) -> float:
     """Of ``way`` over another way, the best over all models of a setting; 0 if none has both.
 

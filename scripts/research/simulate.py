@@ -275,7 +275,7 @@ def _epoch_times(given: argparse.Namespace) -> None:
     ]
     _plot(given.plot, partial(plots.plot_epoch_times, rows))
     if given.json:
-        _print_json([asdict(row) for row in rows])
+        _print_json(epoch_times.by_figure(rows) if given.vary == _EACH else [asdict(row) for row in rows])
         return
     seconds = {(row.setting, row.model, row.varied, row.way): row.seconds for row in rows}
 
