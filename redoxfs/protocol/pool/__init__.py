@@ -15,6 +15,10 @@ next lap without being read. So a lap begins with a uniform draw, whatever was s
 drawn, those that came early in one lap would come early in the next. Were all samples kept that are in memory, those
 that came late would come early.
 
+The first samples of a pass may be those of a look at some files, before an epoch that gets them again. So they are kept
+as well, a hundredth of the tree at most, until it is known whether the pass began with them (`Pass.is_no_look`). Read
+again for the epoch, a look at 0.5 % of the files cost a tenth of the chunks with memory for a tenth of the samples.
+
 What shuffling needs of memory is the *stream*: all of the above. With the rest, whole chunks are *retained*: drawn at
 random once, their samples are kept at each turn. A chunk that is to be retained comes with the stream, so it fills
 memory without a read of its own. After that a request draws among the retained samples of the class that had no turn
@@ -42,7 +46,8 @@ Rules for whoever edits these files:
 2. The sum of the bytes of all residents never exceeds the capacity. The answer to a demand load leaves at once, and a
    reserved sample leaves the pool: both count in another budget.
 3. A resident leaves by being served or reserved. Retained samples also leave where open files need their room
-   (`PoolPolicy.give_back`), whole chunks at random. Nothing else is evicted: memory that is full of classes that are
+   (`PoolPolicy.give_back`), whole chunks at random; and samples that were kept for a look that was none
+   (`Served.gone`). Nothing else is evicted: memory that is full of classes that are
    not asked any more serves the others by loads on demand, a sample at a time where not even one more fits.
 4. `ChunkOrder.this_lap` counts a chunk's fresh samples. `ChunkOrder.next_lap` counts the samples that may be loaded or
    marked for the next lap: of a class that runs over, neither loaded for it, nor marked, nor reserved.
