@@ -79,9 +79,14 @@ class Counts:
 
 
 class Reads:
-    """Counts what loads read from storage. Samples lie there in the order of their chunk's slots."""
+    """Counts what loads read from storage. Samples lie there in the order of their chunk's slots.
 
-    def __init__(self, cells: Int32) -> None:
+    Args:
+        gap_samples: a longer gap begins another read.
+    """
+
+    def __init__(self, cells: Int32, gap_samples: int = GAP_SAMPLES) -> None:
+        self._gap_samples = gap_samples
         chunks, slots = np.nonzero(cells >= 0)
         self._chunk_sizes: Sequence[int] = np.bincount(chunks, minlength=len(cells)).tolist()
         slot_of = np.empty(len(slots), np.int32)
@@ -101,7 +106,7 @@ class Reads:
     def _swept(self, samples: Sequence[int]) -> tuple[int, int]:
         slots = sorted([self._slot_of[sample] for sample in samples])
         gaps = [after - before - 1 for before, after in pairwise(slots)]
-        short = [gap for gap in gaps if gap <= GAP_SAMPLES]
+        short = [gap for gap in gaps if gap <= self._gap_samples]
         return 1 + len(gaps) - len(short), len(slots) + sum(short)
 
 

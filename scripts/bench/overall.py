@@ -43,6 +43,10 @@ from results import check_plot, write
 from rich.console import Console
 
 HERE = Path(__file__).parent
+# The model in virtual time lies there.
+sys.path.append(str(HERE.parent / "research"))
+
+from overall_model import predicted_s  # noqa: E402
 
 FILES, READS_PER_S, ROUNDS = 3600, 500, 2
 QUICK_FILES, QUICK_ROUNDS, QUICK_SETTINGS = 1440, 1, "1k-p100,1k-3xa10"
@@ -130,6 +134,7 @@ def measure(
             except RefusedError as error:
                 rows += [{"setting": setting.name, "way": way, "model": models[0].name, "refused": str(error)}]
                 console.print(f"  {error}")
+    told = about(setting, arguments, files, total)
     for row in rows:
         if "rounds_s" in row:
             row["seconds"] = round(statistics.median(row["rounds_s"]), 2)
@@ -137,7 +142,11 @@ def measure(
             row["amplification"] = round(row["storage_bytes"] / total, 3)
         row["over_pytorch"] = overall_page.over(row, "plain", rows)
         row["over_coordl"] = overall_page.over(row, "coordl", rows)
-        row["limit"], row["used"] = overall_page.limit(row, about(setting, arguments, files, total))
+        row["limit"], row["used"] = overall_page.limit(row, told)
+    no_io_s = {row["model"]: row["seconds"] for row in rows if row["way"] == "none"}
+    for row in rows:
+        if setting.models[0].share is not None and row["model"] in no_io_s:
+            row["predicted_s"] = predicted_s(row["way"], row["model"], no_io_s[row["model"]], told, WORKERS)
     return rows
 
 

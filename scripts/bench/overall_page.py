@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from overall_run import WAYS
-from overall_settings import CHUNK_SIZE, SETTINGS
+from overall_settings import CHUNK_SIZE, SETTINGS, slots_share
 from rich.console import Console
 from rich.table import Table
-
-from redoxfs.chunks.layout import RESIDENT_SHARE
 
 WIDTH = 150
 """Columns of a terminal that the table needs."""
@@ -20,8 +18,8 @@ WIDTH = 150
 FULL = 0.85
 """A resource that is used to this share limits an epoch. An epoch begins with empty queues, so none reaches 1."""
 
-REMOTE_SHARE = 1 / 8
-"""The default of --remote-memory, as a share of --memory."""
+CLOSE = 0.1
+"""How far a time may be from what the model predicts, to count as close."""
 
 LIMITS = {
     "reads": "the cap on the storage's reads",
@@ -106,8 +104,9 @@ def _why(row: Row, setting: Row, mine: Sequence[Row], key: str, other: str, pape
         most = row["amplification"] * needed_s / row["seconds"]
         text += (
             f"It read {row['amplification']:.2f} times the dataset in {row['chunk_loads']:,} loads; with the paper's "
-            f"figure it could read {most:.2f} times. {_slots(setting):.0%} of --memory are slots, and the rest is for "
-            "open files and samples of other nodes. So a load keeps fewer samples of its chunk than in the paper. "
+            f"figure it could read {most:.2f} times. {slots_share(setting['nodes']):.0%} of --memory are slots, and "
+            "the rest is for open files and samples of other nodes. So a load keeps fewer samples of its chunk than in "
+            "the paper. "
         )
     elif row["limit"] == "reads":
         chunk_bytes = CHUNK_SIZE * setting["bytes"] / setting["files"]
@@ -137,12 +136,6 @@ def _why(row: Row, setting: Row, mine: Sequence[Row], key: str, other: str, pape
     if other == "coordl" and "cache" in beside:
         text += f"CoorDL got {beside['cache']['peer']:,} samples from other nodes. "
     return text.rstrip()
-
-
-def _slots(setting: Row) -> float:
-    """The share of --memory that holds samples which are loaded and not yet served."""
-    own = 1 if setting["nodes"] == 1 else 1 - REMOTE_SHARE
-    return own * RESIDENT_SHARE
 
 
 def show(report: Row) -> None:
@@ -247,6 +240,7 @@ def page(report: Row) -> str:
         for row in rows:
             if "refused" in row:
                 lines += [f"{WAYS[row['way']]} refused to mount: {row['refused'].removeprefix('redoxfs: ')}", ""]
+    lines += _predicted(report)
     measured = {setting["name"] for setting in report["settings"]}
     if others := [name for name in SETTINGS if name not in measured]:
         lines += [f"This page lacks some settings: {', '.join(others)}. To measure one, pass its name to `--only`.", ""]
@@ -260,6 +254,38 @@ def page(report: Row) -> str:
     if short:
         lines += ["", "Where the slot policy is below the paper's figure:", "", *(f"- {text}" for text in short)]
     return "\n".join(lines) + "\n"
+
+
+def _predicted(report: Row) -> list[str]:
+    """What the model in virtual time predicts for the rows, beside what they took."""
+    rows = [row for row in report["rows"] if row.get("predicted_s")]
+    if not rows:
+        return []
+    ways = [way for way in WAYS if any(row["way"] == way for row in rows)]
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        off = row["seconds"] / row["predicted_s"] - 1
+        told = f"{row['seconds']:.1f} of {row['predicted_s']:.1f} s ({off:+.0%})"
+        cells.setdefault((row["setting"], row["model"]), {})[row["way"]] = told
+    close = [row for row in rows if abs(row["seconds"] / row["predicted_s"] - 1) <= CLOSE]
+    of_ways = ", ".join(
+        f"{WAYS[way]} {sum(row['way'] == way for row in close)} of {sum(row['way'] == way for row in rows)}"
+        for way in ways
+    )
+    return [
+        "## Beside the model",
+        "",
+        "The model that has the [paper's clusters at the paper's size](epoch-times.md), with the storage, links, "
+        "memory and files of this benchmark, in virtual time: what an epoch took, of what the model predicts. No-I/O "
+        "calibrates a step, and the first row what a file costs a loader, and a request beside its delay. All else is "
+        "predicted. The model has no processors that all nodes share. "
+        f"{len(close)} of {len(rows)} times are within {CLOSE:.0%} of it: {of_ways}.",
+        "",
+        _line(["setting", "model", *(WAYS[way] for way in ways)]),
+        _line(["---", "---", *["---:"] * len(ways)]),
+        *(_line([*key, *(of_way.get(way, "") for way in ways)]) for key, of_way in cells.items()),
+        "",
+    ]
 
 
 def page_short(report: Row) -> str:

@@ -27,6 +27,8 @@ from dataclasses import dataclass
 
 import throttle
 
+from redoxfs.chunks.layout import RESIDENT_SHARE
+
 PAPER_READS_PER_S = 1.28e6 / (1.61 * 3600) / 3
 """Files a second and node: PyTorch with ResNet50 on three A10 nodes."""
 
@@ -40,6 +42,11 @@ AT_ONCE = 2
 """Requests of a node in service: as many as the two loaders of a rank have under way. So PyTorch gets all of it."""
 
 BATCH = 16
+PREFETCH = 4
+"""Batches that each worker prepares ahead. The samples of a batch are few here, so PyTorch's 2 would be short."""
+REMOTE_SHARE = 1 / 8
+"""The default of --remote-memory, as a share of --memory."""
+
 LEAST_CLASSES = 4
 CHUNK_SIZE = 64
 
@@ -159,3 +166,8 @@ def profile_of(setting: Setting, files_per_s: float, *, caps: bool) -> throttle.
 def mbit_per_s(files_per_s: float, mean_bytes: float) -> int:
     """The link of a node whose storage reads so many small files a second."""
     return round(files_per_s * mean_bytes * NETWORK_PER_STORAGE * 8 / 1e6)
+
+
+def slots_share(nodes: int) -> float:
+    """The share of --memory that holds samples which are loaded and not yet served, with the slot policy."""
+    return (1 if nodes == 1 else 1 - REMOTE_SHARE) * RESIDENT_SHARE

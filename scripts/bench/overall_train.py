@@ -25,6 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from coordl import Node
+from overall_settings import PREFETCH
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -34,9 +35,6 @@ FEATURES = 3072
 
 SIDE = 64
 """Pixels of a side of what the small network is given."""
-
-PREFETCH = 4
-"""Batches that each worker prepares ahead. The samples of a batch are few here, so PyTorch's 2 would be short."""
 
 Sample = tuple[Tensor, int, int, int]
 

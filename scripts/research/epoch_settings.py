@@ -35,6 +35,8 @@ class Cluster:
     ``bytes_per_s``     that storage delivers to one node
     ``link_bytes_per_s``, ``message_s``   between nodes: bandwidth, and a message there and back
     ``open_s``          what an open through redoxfs takes longer than one of a file in memory
+    ``file_reads``      how many reads of storage, one after the other, a file costs that is read by itself
+    ``ahead``           batches that each worker may be ahead
     """
 
     name: str
@@ -47,6 +49,8 @@ class Cluster:
     file_s: float
     message_s: float = 0.5e-3
     open_s: float = 0.2e-3
+    file_reads: int = 1
+    ahead: int = READAHEAD_BATCHES
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,11 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Nodes that train. ``over_pytorch``, ``over_coordl``: the paper's best speed-ups of Redox over all its models."""
+    """Nodes that train.
+
+    ``over_pytorch``, ``over_coordl``   the paper's best speed-ups of Redox over all its models
+    ``as_mounted``  the slot policy does not read whole chunks, as in the paper, but what a mount of packed data reads
+    """
 
     name: str
     workload: Workload
@@ -69,6 +77,7 @@ class Setting:
     models: tuple[Model, ...]
     over_pytorch: float
     over_coordl: float
+    as_mounted: bool = False
 
 
 IMAGENET_1K = Workload("imagenet-1k", 1_281_167, 1_000, 105_000)  # 135 GB

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from epoch_settings import CHUNK_SIZE, READAHEAD_BATCHES, Cluster, Model, Setting
+from epoch_settings import CHUNK_SIZE, Cluster, Model, Setting
 
 from redoxfs.protocol import Load, Pending
-from redoxfs.simulate.cluster import Counts, OneNode, Reads, SlotCluster
+from redoxfs.simulate.cluster import GAP_SAMPLES, Counts, OneNode, Reads, SlotCluster
 from redoxfs.simulate.orders import orders
 from redoxfs.simulate.policies import Dataset, one_node, pool_cluster, slot_cluster
 from redoxfs.simulate.pool_cluster import PoolCluster
@@ -67,10 +67,10 @@ class Line:
         self._bytes_per_s = bytes_per_s
         self._free = [0.0] * places
         self._wire = 0.0
-        self.bytes = 0
+        self.bytes = 0.0
         self.in_service_s = 0.0
 
-    def take(self, now: float, size_bytes: int) -> float:
+    def take(self, now: float, size_bytes: float) -> float:
         """When the last byte is there."""
         begun = max(now, self._free[0])
         end = self._wire = max(begun + self._latency_s, self._wire) + size_bytes / self._bytes_per_s
@@ -89,11 +89,18 @@ class Hardware:
 
     def __init__(self, cluster: Cluster, nodes: int, sample_bytes: int) -> None:
         self.sample_bytes = sample_bytes
+        self._file_reads = cluster.file_reads
         self.storages = [Line(cluster.latency_s, cluster.reads, cluster.bytes_per_s) for _ in range(nodes)]
         self.links = [Line(cluster.message_s, 1 << 8, cluster.link_bytes_per_s) for _ in range(nodes)]
 
-    def read(self, node: int, now: float, samples: int) -> float:
+    def read(self, node: int, now: float, samples: float) -> float:
         return self.storages[node].take(now, samples * self.sample_bytes)
+
+    def read_file(self, node: int, now: float) -> float:
+        """A file by itself."""
+        for _ in range(self._file_reads - 1):
+            now = self.storages[node].take(now, 0)
+        return self.read(node, now, 1)
 
     def send(self, sender: int, receiver: int, now: float, samples: int) -> float:
         size = samples * self.sample_bytes
@@ -120,7 +127,7 @@ class PyTorch:
                 self._has(node, sample)
 
     def opens(self, hardware: Hardware, _dealt: Orders) -> Open:
-        return lambda node, sample, now: now if self._has(node, sample) else hardware.read(node, now, 1)
+        return lambda node, sample, now: now if self._has(node, sample) else hardware.read_file(node, now)
 
     def _has(self, node: int, sample: int) -> bool:
         cache = self._caches[node]
@@ -153,7 +160,7 @@ class CoorDL:
             held = holder[sample]
             if held == node:
                 return now
-            return hardware.read(node, now, 1) if held < 0 else hardware.send(held, node, now, 1)
+            return hardware.read_file(node, now) if held < 0 else hardware.send(held, node, now, 1)
 
         return at
 
@@ -163,9 +170,10 @@ class Redoxfs:
 
     def __init__(self, name: str, setting: Setting, capacity: int, seed: int) -> None:
         workload, nodes = setting.workload, setting.nodes
+        self._whole_chunks = name != "pool" and not setting.as_mounted
+        self._is_cut = setting.as_mounted
         resident = min(1.0, capacity * nodes / workload.files)
         dataset = Dataset(workload.files, workload.classes, 0.0, CHUNK_SIZE, resident, seed)
-        self._whole_chunks = name != "pool"
         self._driver: OneNode | SlotCluster | PoolCluster
         if nodes == 1:
             policy, cells, _ = one_node("pool" if name == "pool" else "slot", dataset)
@@ -178,7 +186,12 @@ class Redoxfs:
         else:
             slots, layout = slot_cluster(dataset, nodes, prefetches=name == "slot")
             cells, self._driver, self._nodes = layout.cells, slots, slots.nodes
-        self._reads = Reads(cells)
+        cluster, gap_samples = setting.cluster, GAP_SAMPLES
+        if setting.as_mounted:
+            # A gap is read that takes no longer than another read.
+            gap_bytes = cluster.latency_s * cluster.bytes_per_s / cluster.reads
+            gap_samples = int(gap_bytes / workload.sample_bytes)
+        self._reads = Reads(cells, gap_samples)
         self._there = [0.0] * workload.files
 
     def warm(self, dealt: Orders) -> None:
@@ -197,7 +210,8 @@ class Redoxfs:
                 counts = Counts()
                 self._reads.count((each,), counts)
                 samples = counts.samples_read if self._whole_chunks else counts.samples_swept
-                arrives = hardware.read(node, now, samples)
+                reads = counts.sweeps if self._is_cut else 1
+                arrives = max([hardware.read(node, now, samples / reads) for _ in range(reads)])
                 for sample in each.samples:
                     there[sample] = arrives
 
@@ -286,7 +300,7 @@ def run(dealt: Orders, opens: Open, cluster: Cluster, model: Model, own_s: float
     lists = [order.tolist() for order in dealt]
     next_open = [0] * nodes
     batches = -(-samples // model.batch)
-    ahead = workers * READAHEAD_BATCHES
+    ahead = workers * cluster.ahead
     ready: list[dict[int, float]] = [{} for _ in range(nodes)]
     """Of each node, by batch: when it is complete."""
     fetched: list[list[float]] = [[] for _ in range(nodes)]
