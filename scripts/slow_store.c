@@ -9,7 +9,8 @@
  * request's after the other's.
  *
  * A read that goes on where another one of the same open file ends is no request of its own: it has no delay and takes
- * no place, its bytes alone take time. The kernel cuts a long read into many, and sends some before a program asks.
+ * no place, its bytes alone take time. The kernel cuts a long read into many, leaves out the pages that it has, and
+ * sends some before a program asks.
  *
  * The kernel drops a file's pages at each open, so each open causes a read, as with a dataset far larger than memory;
  * with "cached" it keeps them. Names and attributes are cached and have no delay; with "names" they are not cached, and
@@ -48,6 +49,7 @@ enum {
     MOST = 1000 * 1000, /* requests at once, megabytes a second */
     AT_A_TIME = 512, /* reads that the kernel sends in advance of programs, and releases; by default 12 */
     RUNS = 32,       /* of an open file */
+    MOST_SKIPPED = 16 * 1024, /* bytes that the kernel has, between two pieces of a read */
 };
 
 /* A request that waits. */
@@ -378,7 +380,7 @@ static void do_read(fuse_req_t request, fuse_ino_t inode, size_t size, off_t at,
         .request = request, .inode = inode, .file = *file, .answer = read_now, .size = size, .at = at};
     struct run *run = NULL;
     for (int i = 0; i < RUNS && !run; i++)
-        if (opened->runs[i].end == at)
+        if (0 < opened->runs[i].end && opened->runs[i].end <= at && at <= opened->runs[i].end + MOST_SKIPPED)
             run = &opened->runs[i];
     if (!run) {
         requests++;

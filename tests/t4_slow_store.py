@@ -116,6 +116,27 @@ def requests(slow: Path) -> tuple[int, int]:
     return int(had), int(read)
 
 
+def test_a_read_across_pages_that_the_kernel_has_is_one_request_of_a_slow_store(
+    mounted: Mount, source: Path, slow: Path
+) -> None:
+    """As that of a sweep of samples is: a page that two of them share stays, whichever of them is dropped."""
+    length = 1 << 20
+    data = os.urandom(5 * length)
+    (source / "large").write_bytes(data)
+    with mounted(source, 1):
+        fd = os.open(slow / "large", os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        # The store does not remember the reads of these pages, after so many others.
+        for number in (1, 6, 11, *range(17, 79)):
+            os.pread(fd, 10, number * length // 16 + 1_000)
+        before, read_before = requests(slow)
+        assert os.pread(fd, length + 5_000, 1_000) == data[1_000 : length + 6_000]
+        had, read = requests(slow)
+        os.close(fd)
+    assert read - read_before < length, "the kernel left out what it has"
+    assert had - before == 1
+
+
 def test_a_long_read_is_one_request_of_a_slow_store(mounted: Mount, source: Path, slow: Path) -> None:
     """Also while other threads read from the same descriptor. The kernel cuts each of these reads into many."""
     length, count = 4 << 20, 4
