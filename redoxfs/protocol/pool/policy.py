@@ -66,7 +66,8 @@ class PoolPolicy(Loads, ServingPolicy):
         if place < 0:
             return self._turn_of_reserved(self._reserve_fresh(cls), sample, preempted=False)
         # Before the answer has its turn: the answer itself must not be loaded for the next lap.
-        loads, gone = (), ()
+        loads: tuple[Load, ...] = ()
+        gone: tuple[int, ...] = ()
         if self._free_bytes >= self._room_for_next_bytes:
             loads = self._load_ahead()
             if loads and tree is not None and tree.looked_at and tree.is_no_look:
@@ -420,7 +421,8 @@ class PoolPolicy(Loads, ServingPolicy):
 
     def _let_looks_go(self, tree: Pass) -> tuple[int, ...]:
         """What the pass was given first leaves memory, some of it at a time. What was looked at before it stays."""
-        queues, gone = self._queues, []
+        queues = self._queues
+        gone: list[int] = []
         while tree.looked_at and len(gone) < LOOKS_AT_ONCE:
             sample = tree.looked_at.popleft()
             cls = self._class_of[sample]
