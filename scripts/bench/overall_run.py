@@ -26,8 +26,7 @@ SLACK_BYTES = {"plain": 16 << 20}
 MOST_SLACK_BYTES = 64 << 20
 """What processes may use beyond their memory after the warm-up. A forked worker touches more of the memory that it has
 from its parent as time passes, and the kernel would end it. PyTorch's page cache gives way by itself, so it needs less.
-Until then this is page cache, which hits about twice in a hundred reads: each file is read once in an epoch, in random
-order."""
+Until then this is page cache, if the storage has any (`Place.cached`). On a disk with caps it hits for all ways."""
 
 WAYS = {
     "none": "No-I/O",
@@ -68,11 +67,16 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A node: its disk, where its files are seen, and the groups of its job and of its daemon."""
+    """A node: its disk, where its files are seen, and the groups of its job and of its daemon.
+
+    ``cached``  where PyTorch sees the files: with pages that the kernel keeps. A store has others elsewhere, so that no
+                way but that one has more memory than its share
+    """
 
     rank: int
     disk: loop_disks.Disk
     files: Path
+    cached: Path
     job: throttle.Group
     daemon: throttle.Group
     inside: list[str]
@@ -85,7 +89,8 @@ class Place:
     def read(self) -> tuple[int, int]:
         """How many reads the storage did, and of how many bytes."""
         if self.is_store:
-            return throttle.store_read(self.files)
+            requests, read = zip(*map(throttle.store_read, {self.files, self.cached}), strict=True)
+            return sum(requests), sum(read)
         return self.job.reads() + self.daemon.reads(), self.job.read_bytes() + self.daemon.read_bytes()
 
     def forget(self) -> None:
@@ -121,7 +126,8 @@ class Run:
             place.daemon.limit_memory(None)
             place.job.limit_memory(None)
         with ExitStack() as stack:
-            roots, pids = [place.files / "data" for place in self._places], [0 for _ in self._places]
+            roots = [(place.cached if way == "plain" else place.files) / "data" for place in self._places]
+            pids = [0 for _ in self._places]
             if way in ("slot", "directory", "packed"):
                 roots, pids = stack.enter_context(self._mounted(way, share_bytes))
             stack.callback(self.ranks.tell, do="drop")
@@ -313,15 +319,18 @@ def set_up(
             ]
             for group in groups:
                 stack.callback(group.kill)
-            files = disk.folder
+            files = cached = disk.folder
             if profile.delay_ms is not None:
-                files = work / f"slow{rank}"
                 program = mounts.compiled(HERE.parent / "slow_store.c", work)
+                files = cached = work / f"slow{rank}"
+                stack.enter_context(mounts.served_by(profile.store(program, disk.folder, files), files))
                 # Without places it is storage far away, whose pages no node keeps.
-                options = ["cached"] if profile.at_once else []
-                stack.enter_context(mounts.served_by(profile.store(program, disk.folder, files, *options), files))
+                if profile.at_once:
+                    cached = work / f"cached{rank}"
+                    command = profile.store(program, disk.folder, cached, "cached")
+                    stack.enter_context(mounts.served_by(command, cached))
             inside = ["nsenter", f"--net=/run/netns/{network.spaces[rank]}"] if network else []
-            places.append(Place(rank, disk, files, groups[0], groups[1], inside))
+            places.append(Place(rank, disk, files, cached, groups[0], groups[1], inside))
         run = Run(setting, profile, places, network, work)
         stack.enter_context(run.training(workers, "cnn" if setting.models[0].share is None else "sleep"))
         yield run
