@@ -377,10 +377,16 @@ def measure_all(work: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_same(settings: dict[str, Any], former: dict[str, Any]) -> None:
-    """Raises SystemExit if a ``former`` result has other settings."""
+    """Raises SystemExit if a ``former`` result has other settings. The kernel may be another build of its version."""
     for name, value in settings.items():
-        if former[name] != value:
+        if _version_of(former[name]) != _version_of(value):
             raise SystemExit(f"--beside: {name} was {former[name]}, and is {value} here")
+
+
+def _version_of(value: Any) -> Any:
+    if not isinstance(value, dict) or "kernel" not in value:
+        return value
+    return {**value, "kernel": value["kernel"].partition("-")[0]}
 
 
 def beside(result: dict[str, Any], former: dict[str, Any]) -> dict[str, Any]:
