@@ -59,10 +59,13 @@ EARLY_SHARE, EARLY = 1 / 16, 8
 """A path of the first sixteenth of a complete pass, or of its first eight opens, does not tell a new pass from one that
 began with a look at a few files: those come again as the last ones of the epoch."""
 
-LOOK_SHARE, LOOK_KNOWN_SHARE = 1 / 100, 1 / 2
-"""The first opens of a run, up to such a share of the paths, may be a look at some files before an epoch. Once the run
-has the greater share, it is known which were: the epoch has repeated most of these. With a tenth, a look at a hundredth
-of the files cost 1.03 times the chunks; with a half 1.004."""
+LOOK_SHARE = 1 / 100
+"""The first opens of a run, up to such a share of the paths, may be a look at some files before an epoch."""
+
+LOOK_SEEN_SHARE, LOOK_KNOWN_SHARE = 1 / 10, 1 / 2
+"""Once the run has the smaller share, and repeated none of its first paths, they were no look. Else they were, and with
+the greater share it is known how many: the epoch has repeated most of them. Were that a tenth, too, a look at a
+hundredth of the files would cost 1.03 times the chunks; with a half it is 1.004."""
 
 IN_ORDER, IN_ORDER_SHARE = 4, 1 / 200
 """So many opens in a row, each of a path that the run had at most such a share after that of the one before."""
@@ -138,7 +141,8 @@ class Pass:
     ``since``    the run has the opens after this one
     ``full_at``  with this one all paths were opened in the run
     ``look_until``  up to this one the run may be a look at some files, before an epoch
-    ``looked_at``   the samples that stay in memory for that, oldest first
+    ``looked_at``   the samples that stay in memory for that, oldest first; ``look_from``: the open of the first one
+    ``has_looked``  whether the run was found to begin after that one
     ``watches``  whether opens of paths that the run does not have are evidence too
     ``lap``      classes of the tree in a lap before this one begin it at their next request
     ``ends_laps``  set by `look`: the laps of the tree end
@@ -157,11 +161,13 @@ class Pass:
         "early",
         "ends_laps",
         "full_at",
+        "has_looked",
         "is_over",
         "lap",
         "lap_from",
         "log",
         "log_array",
+        "look_from",
         "look_until",
         "looked_at",
         "moved_at",
@@ -186,7 +192,8 @@ class Pass:
         self.log_array = log
         self.log: Ints = log.data
         self.room = len(log)
-        self.turn = self.since = 0
+        self.turn = self.since = self.look_from = 0
+        self.has_looked = False
         self.lap = 0
         self.complete = self.early = self.closed = 0
         self.voids: list[int] = []
@@ -224,9 +231,9 @@ class Pass:
         return PassFigures(self.opens, self.complete, self.early)
 
     @property
-    def is_no_look(self) -> bool:
-        """Whether the run is known not to have begun with a look at some files."""
-        return self.turn - self.since > LOOK_KNOWN_SHARE * self.paths
+    def is_look_known(self) -> bool:
+        """Whether it is known with how long a look the run began, if with any."""
+        return self.turn - self.since > (LOOK_KNOWN_SHARE if self.has_looked else LOOK_SEEN_SHARE) * self.paths
 
     @property
     def is_long(self) -> bool:
@@ -346,6 +353,8 @@ class Pass:
     def move(self, since: int) -> None:
         """The run begins after open ``since``."""
         self.since = since
+        if self.looked_at and since >= self.look_from:
+            self.has_looked = True
         if self.voids:
             self._count()
         else:

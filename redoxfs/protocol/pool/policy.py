@@ -70,7 +70,7 @@ class PoolPolicy(Loads, ServingPolicy):
         gone: tuple[int, ...] = ()
         if self._free_bytes >= self._room_for_next_bytes:
             loads = self._load_ahead()
-            if loads and tree is not None and tree.looked_at and tree.is_no_look:
+            if loads and tree is not None and tree.looked_at and tree.is_look_known:
                 gone = self._let_looks_go(tree)
         answer = self._take_out(cls, place)
         if tree is not None:
@@ -402,11 +402,11 @@ class PoolPolicy(Loads, ServingPolicy):
         self._pass_head[2] = (self._now & NOTED) << 31 | path
         self._asked_at[path] = tree.turn = turn
         if turn <= tree.look_until:
-            self._keep_look(tree, answer)
+            self._keep_look(tree, answer, turn)
         elif turn == tree.full_at:
             tree.is_full()
 
-    def _keep_look(self, tree: Pass, sample: int) -> None:
+    def _keep_look(self, tree: Pass, sample: int, turn: int) -> None:
         """A sample that may have been looked at before an epoch stays in memory: the epoch gets it again. Its chunk
         would be read for that, with few others."""
         size_bytes = self._bytes[sample]
@@ -417,6 +417,8 @@ class PoolPolicy(Loads, ServingPolicy):
         self._count_for_next_lap(self._class_of[sample], sample, -1)
         self._queues.stays[sample] = 1
         self._looks_room_bytes -= size_bytes
+        if not tree.looked_at:
+            tree.look_from, tree.has_looked = turn, False
         tree.looked_at.append(sample)
 
     def _let_looks_go(self, tree: Pass) -> tuple[int, ...]:
