@@ -481,6 +481,8 @@ class Crew:
 )
 # The last samples of a class are under way from one node to the other, which needs fewer.
 @example(seed=35, nodes=2, samples=35, classes=2, exchange=1, workers=1, stats=0, told=True)
+# They are under way to a node that is in the next epoch when they come.
+@example(seed=1319, nodes=4, samples=23, classes=3, exchange=1, workers=1, stats=0, told=True)
 @pytest.mark.slow
 def test_nodes_on_any_network_are_never_stuck_and_told_epochs_are_exact(
     seed: int, nodes: int, samples: int, classes: int, exchange: float, workers: int, stats: float, told: bool

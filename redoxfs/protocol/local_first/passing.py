@@ -52,6 +52,11 @@ def _goes_by_laps(tree: HomePass, message: Take | Given) -> bool:
     return by_laps or not message.epoch or tree.epoch == UNKNOWN
 
 
+def _differ(epoch: int, other: int) -> bool:
+    """Whether two epochs, as in messages, are known and not the same."""
+    return 0 < epoch != other > 0
+
+
 class PassingNode(LocalFirst):
     """A `LocalFirst` that keeps passes, from `keep_passes` on: call it before anything else."""
 
@@ -288,11 +293,17 @@ class PassingNode(LocalFirst):
         is_empty = self._empty_rounds(cls) >= EMPTY_ROUNDS and not self._is_any_free(cls)
         return is_empty and not self._is_again_any(cls)
 
-    def _is_any_under_way(self, cls: int) -> bool:
-        """Whether samples may be under way here from a peer, which nobody has until they come. A peer that answered
-        before, and had nothing, is not expected to have any: else two nodes could wait for each other for ever."""
-        home, _ = self._asked.get(cls, (None, 0))
-        return home is not None and not self._empty_answers.get(cls, {}).get(home, 0)
+    def _is_any_under_way(self, cls: int, epoch: int) -> bool:
+        """Whether samples for an epoch may be under way here from a peer, which nobody has until they come; ``epoch``
+        as in messages. If it is the present one, a peer that answered before, and had nothing, is not expected to have
+        any: else two nodes could wait for each other for ever. For an epoch that is over nothing is asked for again."""
+        home, number = self._asked.get(cls, (None, 0))
+        sent = None if home is None else self._peers[home].unanswered.get(number)
+        if home is None or sent is None:
+            return False
+        if _differ(epoch, self._tree_of_class[cls].epoch + 1):
+            return sent.message.epoch == epoch
+        return not _differ(epoch, sent.message.epoch) and not self._empty_answers.get(cls, {}).get(home, 0)
 
     def _longest_ago(self, cls: int) -> int | None:
         """The peer from which an own sample left longest ago; None where that is this node."""
@@ -458,8 +469,9 @@ class PassingNode(LocalFirst):
         if not tree.holds:
             return news
         again = 0 if self._due[cls] else self._own_again(cls)
-        if not samples and self._is_any_under_way(cls):
-            news = news._replace(left=news.left + 1)
+        if not samples:
+            left = 0 if _differ(message.epoch, tree.epoch + 1) else news.left
+            news = news._replace(left=left + self._is_any_under_way(cls, message.epoch))
         return news._replace(again=again, oldest=0 if samples else self._oldest(cls)[1])
 
     def _take_news(self, answer: Given, message: Take, peer: Peer) -> bool:
@@ -480,10 +492,10 @@ class PassingNode(LocalFirst):
             return True
         peer.oldest[cls] = answer.oldest
         if answer.epoch != tree.epoch + 1:
-            # In another epoch: what it says of its lap is of no use here.
+            # In another epoch: it has nothing for this one, but for what may be under way to it.
             peer.again[cls] = 0
             if not answer.samples:
-                peer.left[cls] = 0
+                peer.left[cls] = answer.left if answer.holds else 0
             return True
         if answer.lap > self._lap[cls]:
             self._begin_lap(cls, answer.lap)
