@@ -225,6 +225,9 @@ def page(report: Row) -> str:
         f"least {FULL:.0%}; *waits* means that none was.",
         "",
     ]
+    # What whoever looked into a result found out about it afterwards.
+    for remark in report.get("remarks", ()):
+        lines += [remark, ""]
     for setting in report["settings"]:
         rows = [row for row in report["rows"] if row["setting"] == setting["name"]]
         lines += [f"## {setting['name']}", "", f"{_title(setting)}.", ""]
@@ -275,10 +278,11 @@ def _predicted(report: Row) -> list[str]:
     return [
         "## Beside the model",
         "",
-        "The model that has the [paper's clusters at the paper's size](epoch-times.md), with the storage, links, "
-        "memory and files of this benchmark, in virtual time: what an epoch took, of what the model predicts. No-I/O "
-        "calibrates a step, and the first row what a file costs a loader, and a request beside its delay. All else is "
-        "predicted. The model has no processors that all nodes share. "
+        "How well does the model that [has the paper's clusters](epoch-times.md) predict these epochs? It has the "
+        "storage, links, memory and files of this benchmark, and virtual time. A cell has the time that an epoch took, "
+        "and the time that the model predicts. No-I/O calibrates a step. The first row calibrates what a file costs a "
+        "loader, and what a request takes beside its delay. All other times are predictions. In the model, nodes do "
+        "not share processors; here they do. "
         f"{len(close)} of {len(rows)} times are within {CLOSE:.0%} of it: {of_ways}.",
         "",
         _line(["setting", "model", *(WAYS[way] for way in ways)]),
