@@ -119,7 +119,7 @@ def requests(slow: Path) -> tuple[int, int]:
 def test_a_read_across_pages_that_the_kernel_has_is_one_request_of_a_slow_store(
     mounted: Mount, source: Path, slow: Path
 ) -> None:
-    """As that of a sweep of samples is: a page that two of them share stays, whichever of them is dropped."""
+    """redoxfs reads many samples at once. A page that two samples share stays in memory when one of them is dropped."""
     length = 1 << 20
     data = os.urandom(5 * length)
     (source / "large").write_bytes(data)

@@ -16,7 +16,7 @@ from epoch_times import measure
 from overall_settings import BATCH, PREFETCH, WORKLOADS, slots_share
 
 WAYS = {"plain": "PyTorch", "coordl": "CoorDL", "slot": "slot", "packed": "pool"}
-"""The ways of overall.py that the model has, by its own names. A directory is none of them."""
+"""The ways of overall.py that the model knows, and its names for them. It does not know redoxfs on a directory."""
 
 STORE_S, FILE_S = 0.2e-3, 0.35e-3
 """Calibrated: what a request of the store takes beside its delay, and what a file costs a loader."""

@@ -69,8 +69,8 @@ class Ranks:
 class Place:
     """A node: its disk, where its files are seen, and the groups of its job and of its daemon.
 
-    ``cached``  where PyTorch sees the files: with pages that the kernel keeps. A store has others elsewhere, so that no
-                way but that one has more memory than its share
+    ``cached``  where PyTorch sees the files. The kernel keeps the pages of these, as PyTorch has no other cache. On a
+                store it keeps none of ``files``, so that no other way has more memory than its share
     """
 
     rank: int

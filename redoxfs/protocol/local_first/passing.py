@@ -294,12 +294,19 @@ class PassingNode(LocalFirst):
         return is_empty and not self._is_again_any(cls)
 
     def _is_any_under_way(self, cls: int, epoch: int) -> bool:
-        """Whether samples for an epoch may be under way here from a peer, which nobody has until they come; ``epoch``
-        as in messages. If it is the present one, a peer that answered before, and had nothing, is not expected to have
-        any: else two nodes could wait for each other for ever. For an epoch that is over nothing is asked for again."""
-        home, number = self._asked.get(cls, (None, 0))
-        sent = None if home is None else self._peers[home].unanswered.get(number)
-        if home is None or sent is None:
+        """Whether samples for an epoch may be under way here from a peer: nobody has them until they come.
+
+        A peer that had nothing in the present epoch is not expected to send any. Otherwise two nodes could wait for
+        each other for ever. For an epoch that is over, this node asks nobody again, so there is no such wait.
+
+        Args:
+            epoch: as in messages.
+        """
+        if cls not in self._asked:
+            return False
+        home, number = self._asked[cls]
+        sent = self._peers[home].unanswered.get(number)
+        if sent is None:
             return False
         if _differ(epoch, self._tree_of_class[cls].epoch + 1):
             return sent.message.epoch == epoch
@@ -492,7 +499,7 @@ class PassingNode(LocalFirst):
             return True
         peer.oldest[cls] = answer.oldest
         if answer.epoch != tree.epoch + 1:
-            # In another epoch: it has nothing for this one, but for what may be under way to it.
+            # In another epoch: all that it may have for this one is what is under way to it.
             peer.again[cls] = 0
             if not answer.samples:
                 peer.left[cls] = answer.left if answer.holds else 0

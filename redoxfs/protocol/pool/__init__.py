@@ -15,9 +15,10 @@ next lap without being read. So a lap begins with a uniform draw, whatever was s
 drawn, those that came early in one lap would come early in the next. Were all samples kept that are in memory, those
 that came late would come early.
 
-The first samples of a pass may be those of a look at some files, before an epoch that gets them again. So they are kept
-as well, a hundredth of the tree at most, until it is known whether they are (`Pass.is_look_known`). Read again for the
-epoch, a look at 0.5 % of the files cost a tenth of the chunks with memory for a tenth of the samples.
+A job may look at some files before an epoch, and the epoch gets their samples again. So the pool also keeps the first
+samples of each pass, a hundredth of the tree at most, until it knows whether the job only looked at them
+(`Pass.is_look_known`). Without that, a look at 0.5 % of the files costs a tenth of all chunks, read once more, with
+memory for a tenth of the samples.
 
 What shuffling needs of memory is the *stream*: all of the above. With the rest, whole chunks are *retained*: drawn at
 random once, their samples are kept at each turn. A chunk that is to be retained comes with the stream, so it fills

@@ -63,9 +63,9 @@ LOOK_SHARE = 1 / 100
 """The first opens of a run, up to such a share of the paths, may be a look at some files before an epoch."""
 
 LOOK_SEEN_SHARE, LOOK_KNOWN_SHARE = 1 / 10, 1 / 2
-"""Once the run has the smaller share, and repeated none of its first paths, they were no look. Else they were, and with
-the greater share it is known how many: the epoch has repeated most of them. Were that a tenth, too, a look at a
-hundredth of the files would cost 1.03 times the chunks; with a half it is 1.004."""
+"""A run that has the smaller share of the paths, and repeated none of its first ones, did not begin with a look. If it
+did, the length of the look is known at the greater share: the epoch has repeated most of it by then. With a tenth for
+both, a look at a hundredth of the files costs 1.03 times the chunks; with a half for the latter 1.004."""
 
 IN_ORDER, IN_ORDER_SHARE = 4, 1 / 200
 """So many opens in a row, each of a path that the run had at most such a share after that of the one before."""

@@ -29,7 +29,7 @@ GROWTH, GROWTH_TIMES = 1 / 4, 2
 another, samples are read alone whatever its size."""
 
 LOOKS_AT_ONCE = 64
-"""So many samples that stayed, as they may have been looked at before an epoch, leave memory at a time."""
+"""How many samples leave memory at a time, of those that were kept because a job might only have looked at them."""
 
 LOOKED_AT = 8_192
 """At how many opens of a pass a stat looks first, for one that its path may have."""

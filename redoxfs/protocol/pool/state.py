@@ -61,7 +61,7 @@ FEW_COME, MEMBERS_FOR_ONE = 8, 64
 """A class is sorted anew where more samples of it come into its lap at a time: it takes the time of these."""
 
 LOOKS_SHARE = 1 / 8
-"""The part of the stream's memory for samples that stay because they may have been looked at before an epoch."""
+"""The part of the stream's memory for samples that are kept because a job may only have looked at them."""
 
 DRAWS = 4_096
 """How many random numbers are drawn at a time: one by one, each costs a microsecond."""
