@@ -225,9 +225,6 @@ def page(report: Row) -> str:
         f"least {FULL:.0%}; *waits* means that none was.",
         "",
     ]
-    # What whoever looked into a result found out about it afterwards.
-    for remark in report.get("remarks", ()):
-        lines += [remark, ""]
     for setting in report["settings"]:
         rows = [row for row in report["rows"] if row["setting"] == setting["name"]]
         lines += [f"## {setting['name']}", "", f"{_title(setting)}.", ""]
