@@ -7,6 +7,7 @@ import select
 import socket
 import stat
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -645,6 +646,40 @@ def helped(helpers: int) -> Iterator[tuple[Device, Session]]:
             yield device, session
         finally:
             session.close()
+
+
+def test_looks_that_find_nothing_are_left_out_after_that_kind_of_request() -> None:
+    def looks(session: Session, times: int) -> int:
+        before = session.counts()["looks"]
+        for _ in range(times):
+            assert session.take(1, 0) == []
+        return session.counts()["looks"] - before
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs, helped(0) as (device, session):
+        session.watch(ours.fileno())
+        device.send(wire.lookup(wire.ROOT, b"folder"))
+        assert session.take(0, 0) == []
+        # Six times in a row nothing was found. Of the next 160, one in 16 is tried.
+        assert looks(session, 6) == 6
+        assert looks(session, 160) == 10
+        # What follows another kind of request has its own odds.
+        device.send(wire.release(FIRST, 1))
+        session.take(0, 0)
+        assert looks(session, 6) == 6
+        assert looks(session, 160) == 10
+        # Once looks find something, all are done again.
+        in_a_row, ends_s = 0, time.monotonic() + PATIENCE_S
+        while in_a_row < 2:
+            assert time.monotonic() < ends_s
+            before = session.counts()["looks"]
+            sender = threading.Timer(0.001, theirs.send, (b"x",))
+            sender.start()
+            assert session.take(1_000_000, 0) == []
+            sender.join()
+            ours.recv(1)
+            in_a_row = in_a_row + 1 if session.counts()["looks"] > before else 0
+        assert looks(session, 1) == 1
 
 
 def take(session: Session, count: int) -> list[Event]:

@@ -362,8 +362,9 @@ class Session:
 
         Returns as soon as there are events and no further request is there; after some hundred requests, or some 2 ms
         of looking, in any case. If there is nothing, looks for ``look_us``, then sleeps up to ``wait_ms``, and returns
-        an empty list. It neither looks nor sleeps while requests are with the relay, which may run in this thread: wait
-        for `fileno` before the next call.
+        an empty list. Where looks after the same kind of request rarely found anything, most are left out. It neither
+        looks nor sleeps while requests are with the relay, which may run in this thread: wait for `fileno` before the
+        next call.
         """
 
     def opened(
@@ -448,8 +449,8 @@ class Session:
 
     def counts(self) -> dict[str, int]:
         """``bytes_served`` (without events), ``requests``, ``handles`` (open now), ``bound`` (files), ``relayed``
-        (requests so far), ``malformed`` (requests that made no sense) and ``not_voided`` (times that the kernel did not
-        void something).
+        (requests so far), ``malformed`` (requests that made no sense), ``not_voided`` (times that the kernel did not
+        void something) and ``looks`` (that `take` began before it slept).
         """
 
     def close(self) -> None:

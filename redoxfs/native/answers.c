@@ -220,5 +220,6 @@ redox_session_count redox_session_counts(redox_session *session) {
         .bound = handles.bound,
         .relayed = redox_relay_total(&core->relay),
         .not_voided = core->not_voided,
+        .looks = core->looks,
     };
 }

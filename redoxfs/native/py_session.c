@@ -475,10 +475,11 @@ static PyObject *session_unhold(PyObject *self, PyObject *number) {
 static PyObject *session_counts(PyObject *self, PyObject *none) {
     (void)none;
     redox_session_count counts = redox_session_counts(core(self));
-    return Py_BuildValue("{sKsKsKsKsKsKsK}", "bytes_served", (unsigned long long)counts.bytes_served, "requests",
+    return Py_BuildValue("{sKsKsKsKsKsKsKsK}", "bytes_served", (unsigned long long)counts.bytes_served, "requests",
                          (unsigned long long)counts.requests, "handles", (unsigned long long)counts.handles, "bound",
                          (unsigned long long)counts.bound, "relayed", (unsigned long long)counts.relayed, "malformed",
-                         (unsigned long long)counts.malformed, "not_voided", (unsigned long long)counts.not_voided);
+                         (unsigned long long)counts.malformed, "not_voided", (unsigned long long)counts.not_voided,
+                         "looks", (unsigned long long)counts.looks);
 }
 
 static PyObject *session_close(PyObject *object, PyObject *none) {

@@ -48,7 +48,7 @@ typedef struct {
     atomic_uint_fast64_t bytes_served, requests, malformed;
     // The owner's alone.
     bool closed;
-    uint64_t not_voided;
+    uint64_t not_voided, looks;
 } redox_core;
 
 redox_core *redox_core_of(redox_session *session);

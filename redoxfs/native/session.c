@@ -30,6 +30,26 @@ enum {
     FIRST_WATCHED = 3,
 };
 
+// After which request a look for the next one begins.
+typedef enum { AFTER_OPEN, AFTER_READ, AFTER_RELEASE, AFTER_OTHER, AFTER_KINDS } after;
+
+// How likely a look is to find something, in parts of CERTAIN: what the last looks of the kind found.
+enum {
+    CERTAIN = 256,
+    // Below this, a look costs more than it saves. A program that waits for a processor sends nothing during a look,
+    // which takes the processor from it; one that computes sends its next OPEN later.
+    WORTH_A_LOOK = CERTAIN / 2,
+    // The weight of one look is 1 / LOOKS_REMEMBERED.
+    LOOKS_REMEMBERED = 8,
+    // Of the looks that are not worth it, one in so many is done.
+    TRIED_EVERY = 16,
+};
+
+typedef struct {
+    int odds;
+    int left_out;
+} look_odds;
+
 // One thread that receives: the owner is number 0.
 typedef struct {
     redox_session *session;
@@ -50,6 +70,8 @@ struct redox_session {
     struct pollfd polled[FIRST_WATCHED + REDOX_WATCHED];
     unsigned watched;
     unsigned since_look;
+    after last;  // what the owner received
+    look_odds odds[AFTER_KINDS];
 
     // The order of events: a request is received and its event queued under this lock.
     pthread_mutex_t order;
@@ -115,6 +137,19 @@ static void landed(worker *self) {
     }
 }
 
+static after kind_of(const struct fuse_in_header *header) {
+    switch (header->opcode) {
+    case FUSE_OPEN:
+        return AFTER_OPEN;
+    case FUSE_READ:
+        return AFTER_READ;
+    case FUSE_RELEASE:
+        return AFTER_RELEASE;
+    default:
+        return AFTER_OTHER;
+    }
+}
+
 // Receives one request and answers it, or queues its event.
 static step_result serve_one(worker *self) {
     redox_session *session = self->session;
@@ -131,6 +166,9 @@ static step_result serve_one(worker *self) {
     ssize_t size = receive(self);
     if (size > 0) {
         next = redox_receive(core, self->device, self->request, (size_t)size, 0, &request, &event, &has_event);
+        if (!self->device && (size_t)size >= sizeof(struct fuse_in_header)) {
+            session->last = kind_of((const struct fuse_in_header *)self->request);
+        }
     }
     if (has_event) {
         // Before the owner sees the event: once that is answered the request must not be here any more.
@@ -393,6 +431,9 @@ redox_session *redox_session_new(const redox_session_options *options) {
         return NULL;
     }
     session->epoll = session->events_fd = session->stop_fd = -1;
+    for (unsigned i = 0; i < AFTER_KINDS; i++) {
+        session->odds[i].odds = CERTAIN;
+    }
     int error = set_up(session, options);
     if (error) {
         redox_session_free(session);
@@ -476,11 +517,29 @@ static int look(redox_session *session, int wait_ms) {
     return found;
 }
 
-// Looks until something is there or `until` has come.
-static int keep_looking(redox_session *session, int64_t until) {
-    int found;
-    while (!(found = look(session, 0)) && now_ns() < until) {
+// Whether to look again before sleeping.
+static bool is_worth_a_look(look_odds *odds) {
+    if (odds->odds >= WORTH_A_LOOK || ++odds->left_out == TRIED_EVERY) {
+        odds->left_out = 0;
+        return true;
     }
+    return false;
+}
+
+// Looks for `look_us`, or until something is there, if it is worth it.
+static int keep_looking(redox_session *session, uint32_t look_us) {
+    look_odds *odds = &session->odds[session->last];
+    if (!look_us || !is_worth_a_look(odds)) {
+        return 0;
+    }
+    session->core.looks++;
+    int64_t now = now_ns(), until = now + (int64_t)look_us * 1000;
+    int found;
+    while (!(found = look(session, 0)) && (now = now_ns()) < until) {
+    }
+    // What is there only once another thread had the processor would have come without a look.
+    bool is_found = found && now < until;
+    odds->odds += ((is_found ? CERTAIN : 0) - odds->odds) / LOOKS_REMEMBERED;
     return found;
 }
 
@@ -557,7 +616,7 @@ static void serve_turn(redox_session *session, uint32_t look_us, uint32_t wait_m
             if (is_over(&began)) {
                 return;
             }
-            found = keep_looking(session, now_ns() + (int64_t)look_us * 1000);
+            found = keep_looking(session, look_us);
             if (!found) {
                 slept = true;
                 found = look(session, (int)wait_ms);

@@ -83,8 +83,9 @@ int redox_session_watch(redox_session *session, int fd);
 
 // Receives requests. Returns the number of events, at most `most`, or -1 if the mount is over and there are none.
 //
-// Returns as soon as there are events and no further request. If there is nothing, looks for `look_us` and then sleeps
-// up to `wait_ms`, but returns at once while requests are with the relay, which may run in the caller's thread.
+// Returns as soon as there are events and no further request. If there is nothing, looks for `look_us`, unless looks
+// after such a request rarely find anything, and then sleeps up to `wait_ms`. But it returns at once while requests are
+// with the relay, which may run in the caller's thread.
 int redox_session_take(redox_session *session, uint32_t look_us, uint32_t wait_ms, redox_event *events, int most);
 
 typedef struct {
@@ -154,6 +155,7 @@ typedef struct {
     uint64_t bytes_served, requests, handles, bound, relayed;
     uint64_t malformed;   // requests that made no sense
     uint64_t not_voided;  // attributes or pages that the kernel refused to void
+    uint64_t looks;       // that the caller began before it slept
 } redox_session_count;
 
 redox_session_count redox_session_counts(redox_session *session);
