@@ -146,7 +146,9 @@ def measure(
     no_io_s = {row["model"]: row["seconds"] for row in rows if row["way"] == "none"}
     for row in rows:
         if setting.models[0].share is not None and row["model"] in no_io_s:
-            row["predicted_s"] = predicted_s(row["way"], row["model"], no_io_s[row["model"]], told, WORKERS)
+            predicted = predicted_s(row["way"], row["model"], no_io_s[row["model"]], told, WORKERS)
+            if predicted is not None:
+                row["predicted_s"] = predicted
     return rows
 
 
