@@ -648,6 +648,24 @@ def helped(helpers: int) -> Iterator[tuple[Device, Session]]:
             session.close()
 
 
+def take(session: Session, count: int) -> list[Event]:
+    """As many events, some of which may still be on their way."""
+    found: list[Event] = []
+    poll = select.poll()
+    poll.register(session.fileno(), select.POLLIN)
+    while len(found) < count:
+        assert poll.poll(PATIENCE_S * 1000)
+        events = session.take(0, 0)
+        assert events is not None
+        found += events
+    return found
+
+
+def kernels(unique: int) -> int:
+    """The kernel's number of a request; an event's says besides which helper received it."""
+    return unique & ((1 << 56) - 1)
+
+
 def test_looks_that_find_nothing_are_left_out_after_that_kind_of_request() -> None:
     def looks(session: Session, times: int) -> int:
         before = session.counts()["looks"]
@@ -680,24 +698,6 @@ def test_looks_that_find_nothing_are_left_out_after_that_kind_of_request() -> No
             ours.recv(1)
             in_a_row = in_a_row + 1 if session.counts()["looks"] > before else 0
         assert looks(session, 1) == 1
-
-
-def take(session: Session, count: int) -> list[Event]:
-    """As many events, some of which may still be on their way."""
-    found: list[Event] = []
-    poll = select.poll()
-    poll.register(session.fileno(), select.POLLIN)
-    while len(found) < count:
-        assert poll.poll(PATIENCE_S * 1000)
-        events = session.take(0, 0)
-        assert events is not None
-        found += events
-    return found
-
-
-def kernels(unique: int) -> int:
-    """The kernel's number of a request; an event's says besides which helper received it."""
-    return unique & ((1 << 56) - 1)
 
 
 @pytest.mark.parametrize("helpers", [1, 3])

@@ -50,8 +50,9 @@ log = logging.getLogger(__name__)
 
 LOOK_US = 50
 """How long to look for a request before sleeping. Most requests follow an answer within this. Looking costs less
-processor time per file than sleeping and waking up. Looking twice as long gains little more. The session leaves out
-looks after requests that are rarely followed so soon: after a close, where programs compute between files."""
+processor time per file than sleeping and waking up. Looking twice as long gains little more. The session learns after
+which requests a look finds nothing, as after a close where programs compute between files. It leaves out most of those.
+"""
 
 LINGER_MS = 1
 """How long to sleep in the session before other tasks get their turn: the shortest timeout of poll(2). It is longer

@@ -33,7 +33,7 @@ enum {
 // After which request a look for the next one begins.
 typedef enum { AFTER_OPEN, AFTER_READ, AFTER_RELEASE, AFTER_OTHER, AFTER_KINDS } after;
 
-// How likely a look is to find something, in parts of CERTAIN: what the last looks of the kind found.
+// The chance that a look finds something, in parts of CERTAIN, as the last looks after such a request did.
 enum {
     CERTAIN = 256,
     // Below this, a look costs more than it saves. A program that waits for a processor sends nothing during a look,
@@ -46,8 +46,8 @@ enum {
 };
 
 typedef struct {
-    int odds;
-    int left_out;
+    int chance;
+    int left_out;  // since the last look
 } look_odds;
 
 // One thread that receives: the owner is number 0.
@@ -432,7 +432,7 @@ redox_session *redox_session_new(const redox_session_options *options) {
     }
     session->epoll = session->events_fd = session->stop_fd = -1;
     for (unsigned i = 0; i < AFTER_KINDS; i++) {
-        session->odds[i].odds = CERTAIN;
+        session->odds[i].chance = CERTAIN;
     }
     int error = set_up(session, options);
     if (error) {
@@ -519,7 +519,7 @@ static int look(redox_session *session, int wait_ms) {
 
 // Whether to look again before sleeping.
 static bool is_worth_a_look(look_odds *odds) {
-    if (odds->odds >= WORTH_A_LOOK || ++odds->left_out == TRIED_EVERY) {
+    if (odds->chance >= WORTH_A_LOOK || ++odds->left_out == TRIED_EVERY) {
         odds->left_out = 0;
         return true;
     }
@@ -537,9 +537,9 @@ static int keep_looking(redox_session *session, uint32_t look_us) {
     int found;
     while (!(found = look(session, 0)) && (now = now_ns()) < until) {
     }
-    // What is there only once another thread had the processor would have come without a look.
+    // A look that lost the processor in between ends late. A sleep would have found as much.
     bool is_found = found && now < until;
-    odds->odds += ((is_found ? CERTAIN : 0) - odds->odds) / LOOKS_REMEMBERED;
+    odds->chance += ((is_found ? CERTAIN : 0) - odds->chance) / LOOKS_REMEMBERED;
     return found;
 }
 
