@@ -10,7 +10,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from networks import Letter, Network, parts_of_chunks
 
-from redoxfs.protocol import PassingNode, Pending, PoolPolicy, Served, Take, answer_of, message_of, numbers_of
+from redoxfs.protocol import (
+    Delivered,
+    Message,
+    PassingNode,
+    Pending,
+    PoolPolicy,
+    Served,
+    Take,
+    answer_of,
+    message_of,
+    numbers_of,
+)
 from redoxfs.protocol.local_first.passes import MOST_OPENS, ROOM, HomePass, HomePasses
 from redoxfs.protocol.local_first.passing import MOST_BEHIND
 
@@ -20,7 +31,7 @@ CHUNK_SIZE = 8
 class Job:
     """Nodes that read one dataset. Messages arrive at once, unless a test has a network.
 
-    ``given``   how many messages the nodes have sent
+    ``messages``  how many the nodes have sent
     """
 
     def __init__(
@@ -45,6 +56,7 @@ class Job:
         self.exchange, self.resident, self.trees, self.seed = exchange, resident, trees, seed
         self.nodes = [self.node(number, nodes) for number in range(nodes)]
         self.messages = 0
+        self.most_messages = 1 << 30
 
     def node(self, number: int, nodes: int) -> PassingNode:
         sizes = np.ones(len(self.class_of), np.int64)
@@ -87,8 +99,12 @@ class Job:
             message = node.outbox.pop(0)
             assert isinstance(message, Take)
             self.messages += 1
-            handled = self.nodes[message.home].handle(message)
+            assert self.messages < self.most_messages
+            home = self.nodes[message.home]
+            handled = home.handle(message)
             assert handled.answer is not None
+            # What the home asks for on behalf of this node.
+            assert not self.exchanged(home)
             for ticket, served in node.receive(handled.answer) or ():
                 assert served is not None
                 delivered[ticket] = served
@@ -377,8 +393,25 @@ def test_one_node_may_be_told_alone_for_ever() -> None:
         assert 0 < len(given) <= MOST_BEHIND * 40
 
 
+@pytest.mark.parametrize("exchange", [0, 0.2])
+@pytest.mark.parametrize("nodes", [3, 4, 8])
+def test_an_open_that_nobody_in_reach_has_an_allowed_sample_for_is_answered_soon(nodes: int, exchange: float) -> None:
+    """Once a node is cut off, the others open more paths in an epoch than they have samples."""
+    samples, last = 10 * nodes, nodes - 1
+    job = Job(nodes, [0] * samples, exchange=exchange)
+    job.read(streams("whole", samples, nodes, 2, seed=1))
+    for number, node in enumerate(job.nodes[:last]):
+        assert not node.lost(last)
+        assert not job.nodes[last].lost(number)
+    job.most_messages = job.messages + 4 * samples * 2 * nodes
+    job.read(streams("whole", samples, nodes, 4, seed=2))
+
+
 TELL = -1
 """In place of a path: the epoch begins."""
+
+CUT = -2
+"""In place of a path: from now on, the node and the others cannot reach each other."""
 
 
 class Crew:
@@ -386,6 +419,8 @@ class Crew:
 
     def __init__(self, job: Job, draw: random.Random) -> None:
         self.job, self.draw, self.network = job, draw, Network(draw)
+        self.lost: int | None = None
+        self.given_up = 0
         self.got: dict[int, list[int]] = {}
         self.paths: dict[tuple[int, int], int] = {}
 
@@ -406,6 +441,8 @@ class Crew:
             letters = len(self.network.under_way)
             if not ready and not waiting:
                 return
+            if not ready and not letters and not self.network.unanswered:
+                break
             at = self.draw.randrange(len(ready) + letters + len(self.network.unanswered))
             if at < len(ready):
                 number = ready[at]
@@ -415,17 +452,32 @@ class Crew:
                     if told:
                         self.job.tell(number)
                     continue
-                self.open(number, path, epoch, waiting, stats)
+                if path == CUT:
+                    self.cut(number, waiting)
+                else:
+                    self.open(number, path, epoch, waiting, stats)
             elif at < len(ready) + letters:
                 self.arrive(at - len(ready), waiting)
             elif self.network.unanswered:
                 self.network.send_again()
+            self.give_up_hopeless(waiting)
             for number, node in enumerate(nodes):
                 self.network.send(number, node)
                 busy[number] = sum(at == number for at, _ in waiting)
                 node.unloaded.clear()
                 node.revoked.clear()
         pytest.fail(f"stuck: {waiting}")
+
+    def give_up_hopeless(self, waiting: dict[tuple[int, int], int]) -> None:
+        """No open waits for a class of which no node in reach has samples."""
+        if self.lost is None:
+            return
+        for number, ticket in [*waiting]:
+            is_of_class = self.job.class_of == self.job.class_of[self.paths[number, ticket]]
+            if not (is_of_class & ((self.job.part_of == self.lost) == (number == self.lost))).any():
+                self.job.nodes[number].cancel(ticket)
+                del waiting[number, ticket]
+                self.given_up += 1
 
     def open(self, number: int, path: int, epoch: int, waiting: dict[tuple[int, int], int], stats: float) -> None:
         node = self.job.nodes[number]
@@ -445,6 +497,17 @@ class Crew:
         else:
             self.note(epoch, path, turn.sample)
 
+    def cut(self, lost: int, waiting: dict[tuple[int, int], int]) -> None:
+        """A node is lost to the others, and they to it, with all that was under way between them."""
+        self.lost = lost
+        self.network.under_way = [each for each in self.network.under_way if not is_of(lost, each.message)]
+        unanswered = self.network.unanswered
+        self.network.unanswered = {key: each for key, each in unanswered.items() if not is_of(lost, each)}
+        for number, node in enumerate(self.job.nodes):
+            for other in range(len(self.job.nodes)):
+                if number != other and lost in (number, other):
+                    self.deliver(number, node.lost(other), waiting)
+
     def note(self, epoch: int, path: int, sample: int) -> None:
         assert self.job.class_of[sample] == self.job.class_of[path]
         self.got.setdefault(epoch, []).append(sample)
@@ -463,10 +526,17 @@ class Crew:
         node = self.job.nodes[take.requester]
         delivered = node.receive(answer_of(numbers_of(letter.answer)))
         self.network.note_answered(take)
-        for ticket, served in delivered or ():
+        self.deliver(take.requester, delivered or (), waiting)
+
+    def deliver(self, number: int, delivered: Sequence[Delivered], waiting: dict[tuple[int, int], int]) -> None:
+        for ticket, served in delivered:
             assert served is not None
-            epoch = waiting.pop((take.requester, ticket))
-            self.note(epoch, self.paths[take.requester, ticket], served.sample)
+            self.note(waiting.pop((number, ticket)), self.paths[number, ticket], served.sample)
+
+
+def is_of(number: int, message: Message) -> bool:
+    assert isinstance(message, Take)
+    return number in (message.requester, message.home)
 
 
 @given(
@@ -487,16 +557,59 @@ class Crew:
 def test_nodes_on_any_network_are_never_stuck_and_told_epochs_are_exact(
     seed: int, nodes: int, samples: int, classes: int, exchange: float, workers: int, stats: float, told: bool
 ) -> None:
-    draw = random.Random(seed)
-    job = Job(nodes, [draw.randrange(classes) for _ in range(samples)], exchange=exchange, seed=seed, chunk_size=4)
-    crew = Crew(job, draw)
-    todo: list[list[tuple[int, int]]] = [[] for _ in range(nodes)]
-    for epoch in range(1, 4):
-        order = draw.sample(range(samples), samples)[: draw.randint(0, samples)]
-        for number in range(nodes):
-            # A node is told of an epoch of which it opens nothing, too.
-            todo[number] += [(epoch, path) for path in (TELL, *order[number::nodes])]
+    crew, todo = crew_of(seed, nodes, samples, classes, exchange)
     crew.run(todo, workers=workers, stats=stats, told=told)
     assert sum(map(len, crew.got.values())) == sum(map(len, todo)) - 3 * nodes
     if told:
         assert not any(twice(got) for got in crew.got.values())
+
+
+@given(
+    seed=st.integers(0, 1 << 32),
+    nodes=st.integers(2, 4),
+    samples=st.integers(1, 60),
+    classes=st.integers(1, 6),
+    exchange=st.sampled_from([0, 0.3, 1]),
+    workers=st.integers(1, 3),
+    stats=st.sampled_from([0, 0.3]),
+    told=st.booleans(),
+    whole=st.booleans(),
+    after=st.integers(0, 100),
+)
+# The last sample in reach had its turn in the epoch of one node, and not yet in that of the other, which has it.
+@example(seed=0, nodes=3, samples=13, classes=3, exchange=0, workers=1, stats=0, told=True, whole=False, after=0)
+@pytest.mark.slow
+def test_nodes_are_never_stuck_when_one_of_them_is_cut_off(
+    seed: int,
+    nodes: int,
+    samples: int,
+    classes: int,
+    exchange: float,
+    workers: int,
+    stats: float,
+    told: bool,
+    whole: bool,
+    after: int,
+) -> None:
+    crew, todo = crew_of(seed, nodes, samples, classes, exchange, whole=whole)
+    opens = sum(map(len, todo)) - 3 * nodes
+    epoch = todo[-1][after][0] if after < len(todo[-1]) else 3
+    todo[-1].insert(after, (epoch, CUT))
+    crew.run(todo, workers=workers, stats=stats, told=told)
+    assert sum(map(len, crew.got.values())) + crew.given_up == opens
+
+
+def crew_of(
+    seed: int, nodes: int, samples: int, classes: int, exchange: float, *, whole: bool = False
+) -> tuple[Crew, list[list[tuple[int, int]]]]:
+    """Nodes, and what they open in three epochs: of all paths a part, or all for ``whole``."""
+    draw = random.Random(seed)
+    job = Job(nodes, [draw.randrange(classes) for _ in range(samples)], exchange=exchange, seed=seed, chunk_size=4)
+    todo: list[list[tuple[int, int]]] = [[] for _ in range(nodes)]
+    for epoch in range(1, 4):
+        order = draw.sample(range(samples), samples)
+        order = order if whole else order[: draw.randint(0, samples)]
+        for number in range(nodes):
+            # A node is told of an epoch of which it opens nothing, too.
+            todo[number] += [(epoch, path) for path in (TELL, *order[number::nodes])]
+    return Crew(job, draw), todo

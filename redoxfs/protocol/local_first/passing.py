@@ -397,11 +397,9 @@ class PassingNode(LocalFirst):
         is_of = message.epoch - 1
         if _goes_by_laps(tree, message):
             return super()._answer(message, peer)
-        if is_of > tree.epoch:
-            return self._give_ahead(cls, is_of)
-        if tree.epoch - MOST_BEHIND <= is_of < tree.epoch:
-            turns = self._give_late(cls, is_of)
-            return turns or ([] if not message.anyway else self._given_anyway(cls))
+        if is_of > tree.epoch or tree.epoch - MOST_BEHIND <= is_of < tree.epoch:
+            turns = self._give_ahead(cls, is_of) if is_of > tree.epoch else self._give_late(cls, is_of)
+            return turns or (self._given_anyway(cls, in_epoch=False) if message.anyway else [])
         self._enter_due(cls)
         if message.lap > self._lap[cls]:
             self._begin_lap(cls, message.lap)
@@ -410,13 +408,26 @@ class PassingNode(LocalFirst):
         turns = self._give(cls, message.max_samples, message.room_bytes)
         if not turns and message.anyway:
             turns = self._given_anyway(cls)
-        if not turns and message.attempt:
-            self._seek(cls)
         return turns
 
-    def _given_anyway(self, cls: int) -> list[Served]:
+    def _given_anyway(self, cls: int, *, in_epoch: bool = True) -> list[Served]:
         served = self._give_anyway(cls)
+        if served is None and not in_epoch:
+            served = self._give_of_now(cls)
         return [] if served is None else [served]
+
+    def _free_members(self, cls: int) -> npt.NDArray[np.integer]:
+        """The own samples of a class that are not reserved here."""
+        members, reserved = self._own_members(cls), self._reserved_here(cls)
+        return members[~np.isin(members, [*reserved])] if reserved else members
+
+    def _give_of_now(self, cls: int) -> Served | None:
+        """Give a copy of an own sample in another epoch, where none left in the present one."""
+        members = self._free_members(cls)
+        if not len(members):
+            return None
+        self.given_twice += 1
+        return self._pool.give_copy(int(members[self.given_twice % len(members)]))
 
     def _give_ahead(self, cls: int, epoch: int) -> list[Served]:
         """Give a sample in an epoch that this node was not told of yet; one that left in the present epoch, if any."""
@@ -479,7 +490,11 @@ class PassingNode(LocalFirst):
         if not samples:
             left = 0 if _differ(message.epoch, tree.epoch + 1) else news.left
             news = news._replace(left=left + self._is_any_under_way(cls, message.epoch))
-        return news._replace(again=again, oldest=0 if samples else self._oldest(cls)[1])
+        oldest = 0 if samples else self._oldest(cls)[1]
+        if not samples and _differ(message.epoch, tree.epoch + 1) and not oldest:
+            # Nothing left in the present epoch: all of the class may be given again in another one.
+            oldest = int(len(self._free_members(cls)) > 0)
+        return news._replace(again=again, oldest=oldest)
 
     def _take_news(self, answer: Given, message: Take, peer: Peer) -> bool:
         cls = answer.cls
@@ -567,6 +582,7 @@ class PassingNode(LocalFirst):
             super()._begin_next_lap(cls)
         # Not by what is done: where a job opens more than an epoch has, samples are done that are not of the lap.
         elif self._empty_rounds(cls) >= EMPTY_ROUNDS and self._is_again_any(cls):
+            # Also for peers: its messages tell them. So none of them has to seek a sample for another, as in laps.
             self._begin_lap(cls, self._lap[cls] + 1)
 
     def _begin_lap(self, cls: int, lap: int) -> None:

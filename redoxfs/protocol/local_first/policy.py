@@ -462,17 +462,15 @@ class LocalFirst(NodeState, SharedServingPolicy):
         self._exchange.count_taken(cls, len(new))
 
     def _ask(self, cls: int) -> None:
-        """Ask the peer with the most left on behalf of waiting requests. Where none is known to have any, ask peers in
-        turn.
+        """Ask the peer with the most left on behalf of waiting requests; one that had nothing to give only once all the
+        others had nothing, either.
         """
         if not self._there:
             return
         waiting = self._waiting.count(cls)
         max_samples = max(self._batch(cls), waiting) if waiting else 1
-        home = self._richest(cls)
-        if not self._peers[home].left[cls]:
-            empty_answers = self._empty_answers.get(cls, {})
-            home = min(self._there, key=lambda number: empty_answers.get(number, 0))
+        empty_answers = self._empty_answers.get(cls, {})
+        home = min(self._there, key=lambda number: (empty_answers.get(number, 0), -self._peers[number].left[cls]))
         room_bytes = self._taken.room_for(cls, max_samples - 1)
         self._send(home, cls, max_samples, room_bytes, room_bytes, self._empty_rounds(cls))
 
@@ -510,9 +508,6 @@ class LocalFirst(NodeState, SharedServingPolicy):
     def _batch(self, cls: int) -> int:  # noqa: ARG002
         """How many samples to ask for where one is needed."""
         return BATCH
-
-    def _richest(self, cls: int) -> int:
-        return max(self._there, key=lambda number: self._peers[number].left[cls])
 
     def _send(
         self,
