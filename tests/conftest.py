@@ -18,6 +18,7 @@ import seclusion
 import spent
 from hypothesis import HealthCheck, settings
 from machine import Machine
+from patience import PATIENCE_S
 
 # Before the import, so that a failed assertion of StoreTests shows its values.
 pytest.register_assert_rewrite("redoxfs.testing")
@@ -51,6 +52,10 @@ PROCESSOR_S = "processor_s"
 
 MOST_LISTED = 10
 
+MOST_S = 3 * PATIENCE_S
+"""No test takes longer, fixtures included. What waits for something that never comes would keep a run from telling so.
+"""
+
 BILL = pytest.StashKey[Callable[[], tuple[float, float]]]()
 COST_S = pytest.StashKey[float]()
 SETUP_S = pytest.StashKey[float]()
@@ -67,6 +72,13 @@ def pytest_configure(config: pytest.Config) -> None:
     meter = spent.Meter()
     seclusion.seclude()
     forks.take_over()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    plugins = session.config.pluginmanager
+    terminal = plugins.get_plugin("terminalreporter")
+    if terminal is not None:
+        plugins.register(Failures(terminal))
 
 
 def pytest_report_header() -> str | None:
@@ -117,6 +129,19 @@ def pytest_runtest_makereport(
     return report
 
 
+class Failures:
+    """Names a failed test when it fails: a run that is ended from outside has no summary."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.outcome not in ("passed", "skipped"):
+            self._terminal.write_line(
+                f"\n{report.when} {report.outcome} after {report.duration:.0f} s: {report.nodeid}"
+            )
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     for name, value in report.user_properties:
         if name == PROCESSOR_S:
@@ -150,6 +175,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = dealing.dealt(items, lambda item: item.path.name, workers)
     needs = {name for names in NEEDS.values() for name in names}
     for item in items:
+        if item.get_closest_marker("long") is None:
+            item.add_marker(pytest.mark.timeout(MOST_S))
         own = {mark.name for mark in item.iter_markers()}
         if not own & needs:
             for name in NEEDS[item.path.name[:2]]:

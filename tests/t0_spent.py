@@ -31,8 +31,9 @@ def made():
 """
 
 
-def run_tests(folder: Path, tests: str) -> str:
+def run_tests(folder: Path, tests: str, patience: str = "1") -> str:
     """What pytest says of ``tests`` under the settings of these tests, but with a lower limit."""
+    (too_long,) = re.findall(r"^too_long='(.*)'$", (TESTS.parent / "scripts/lanes").read_text(), re.MULTILINE)
     (folder / "t0_of_a_cost.py").write_text(LIMIT_IS_ONE_WORK + tests)
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     words = (
@@ -44,13 +45,15 @@ def run_tests(folder: Path, tests: str) -> str:
         "0",
         "--reruns",
         "1",
+        "--rerun-except",
+        too_long,
         "-c",
         TESTS.parent / "pyproject.toml",
     )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *map(str, words), str(folder)],
         # Wide enough for the folder's name before what is said of a test.
-        env=os.environ | {"PYTHONPATH": path, "COLUMNS": "1000"},
+        env=os.environ | {"PYTHONPATH": path, "COLUMNS": "1000", "REDOXFS_TEST_PATIENCE": patience},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -83,6 +86,30 @@ def test_after_it(made):
         "test_of_a_fixture",
     ]
     assert "2 errors, 2 rerun" in said
+
+
+@pytest.mark.slow
+def test_what_never_ends_is_ended_and_named_at_once(tmp_path: Path) -> None:
+    """It is not tried again. What follows it is."""
+    said = run_tests(
+        tmp_path,
+        """
+import time
+
+def test_of_nothing_that_comes():
+    time.sleep(1000)
+
+def test_of_what_is_wrong():
+    assert False
+""",
+        patience="0.003",
+    )
+    told = re.findall(r"^call (failed|rerun) after \d+ s: \S+::(\w+)$", said, re.MULTILINE)
+    assert told == [
+        ("failed", "test_of_nothing_that_comes"),
+        ("rerun", "test_of_what_is_wrong"),
+        ("failed", "test_of_what_is_wrong"),
+    ]
 
 
 @pytest.mark.parametrize(("cost_s", "slowness"), [(5.1, 1.0), (7.6, 1.5), (100.0, 10.0)])

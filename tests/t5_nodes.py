@@ -77,7 +77,7 @@ def train(machine: Machine, nodes: int, meet: str = "") -> list[list[Pairs]]:
         start_new_session=True,
     ) as ranks:
         try:
-            _, errors = ranks.communicate(timeout=5 * PATIENCE_S)
+            _, errors = ranks.communicate(timeout=2 * PATIENCE_S)
         except BaseException:
             # Kill the ranks and their workers too: they are in its session.
             os.killpg(ranks.pid, signal.SIGKILL)

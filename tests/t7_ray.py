@@ -83,6 +83,12 @@ class Cluster:
         self.environment = os.environ | {
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_enable_metrics_collection": "0",
+            # The machine may do other things. So a node that answers late is not dead, a process that starts slowly is
+            # waited for, and Ray's are as good as others: by default they have a thirtieth of a processor's time.
+            "RAY_health_check_timeout_ms": str(PATIENCE_S * 1000),
+            "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(PATIENCE_S),
+            "RAY_worker_register_timeout_seconds": str(PATIENCE_S),
+            "RAY_worker_niceness": "0",
             "GLOO_SOCKET_IFNAME": "lo",
             "HOME": str(folder),
             "PYTHONPATH": str(TESTS),
@@ -123,7 +129,7 @@ class Cluster:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=5 * PATIENCE_S,
+            timeout=2 * PATIENCE_S,
             check=False,
         )
 
@@ -168,6 +174,11 @@ class Cluster:
         for node in nodes or range(NODES):
             assert not self.mounts(node)
             assert not [*(self.folder / str(node)).rglob("*.sock"), *(self.folder / str(node)).rglob("*.owner")]
+
+    def check_all_nodes_run(self) -> None:
+        """A node that Ray takes for dead ends. Ray would wait for its return in each test that comes."""
+        for node in range(NODES):
+            assert self.processes("raylet/raylet", node), f"Ray node {node} has ended"
 
     @contextmanager
     def driver(self, **options: Any) -> Iterator["Driver"]:
@@ -261,6 +272,7 @@ class SharedCluster:
             self._cluster = self._ends.enter_context(new_cluster())
         try:
             self._cluster.check_nothing_is_left()
+            self._cluster.check_all_nodes_run()
         except AssertionError:
             self._cluster = None
             self._ends.close()

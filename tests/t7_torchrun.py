@@ -185,7 +185,7 @@ def by_ssh(nodes: Nodes, script: str) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"PATH": f"{nodes.folder}/bin:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
-        timeout=5 * PATIENCE_S,
+        timeout=2 * PATIENCE_S,
         check=False,
     )
 
