@@ -1,6 +1,7 @@
 """Files a second through a mount, with everything in memory: redoxfs beside other FUSE filesystems, in one run.
 
-    scripts/bench/fuse_rate.py [--files 4000] [--rounds 3] [--rows redoxfs,stock] [--cores N] [--json]
+    scripts/bench/fuse_rate.py [--files 4000] [--rounds 3] [--rows redoxfs,stock] [--cores N]
+                                [--work-us N] [--sleep-us N] [--json]
 
 1, 2 and 4 processes read every file of 100 kB whole with open().read(): for the first time through its mount (other
 filesystems) or for the first time in its binding (redoxfs). All files were listed before, as a job's own scan does,
@@ -16,6 +17,8 @@ How to read the result:
 - "CPU µs a file" is the processor time that a file costs the server, with 2 readers. On a virtual machine most of that
   may be the cost of waking a program on another core. ``--cores 1`` leaves one core to the server and all readers,
   where waking is only a switch: the rates are lower, and only the work itself is left.
+- ``--work-us`` has a reader compute after each file, and ``--sleep-us`` sleep, as a job does something with a file. The
+  rates say little then: look at the processor time of the server.
 - ``--rows`` measures only the rows that begin with one of the words, and without DataLoader.
 - "access log read" is the default while `cat` reads .redoxfs/accesslog: what a line for each open costs.
 - The second table has DataLoader with 2 and 4 workers, beside WebDataset with as many over a tar of the same files.
@@ -37,7 +40,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import mounts
 from children import Children, fork
@@ -62,7 +65,21 @@ def paths_in(root: Path) -> list[str]:
     return [os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names]
 
 
-def _read_all(paths: list[str], ready: Any, go: Any) -> tuple[float, int]:
+class Pause(NamedTuple):
+    """What a reader does after each file, in seconds."""
+
+    work_s: float = 0.0
+    sleep_s: float = 0.0
+
+    def take(self) -> None:
+        until = time.perf_counter() + self.work_s
+        while self.work_s and time.perf_counter() < until:
+            pass
+        if self.sleep_s:
+            time.sleep(self.sleep_s)
+
+
+def _read_all(paths: list[str], pause: Pause, ready: Any, go: Any) -> tuple[float, int]:
     ready.release()
     go.wait()
     began = time.perf_counter()
@@ -70,15 +87,16 @@ def _read_all(paths: list[str], ready: Any, go: Any) -> tuple[float, int]:
     for path in paths:
         with open(path, "rb") as file:
             total += len(file.read())
+        pause.take()
     return time.perf_counter() - began, total
 
 
-def rate(paths: list[str], readers: int) -> float:
+def rate(paths: list[str], readers: int, pause: Pause) -> float:
     """Files a second, where each of ``readers`` processes reads a part of ``paths``."""
     ready, go = fork.Semaphore(0), fork.Event()
     with Children() as children:
         for i in range(readers):
-            children.start(_read_all, paths[i::readers], ready, go)
+            children.start(_read_all, paths[i::readers], pause, ready, go)
         for _ in range(readers):
             ready.acquire()
         go.set()
@@ -244,7 +262,7 @@ def through_webdataset(work: Path, workers: int) -> float:
     return samples_a_second(DataLoader(data, batch_size=64, num_workers=workers, collate_fn=list))
 
 
-def measure(work: Path, files: int, rounds: int, rows: tuple[str, ...]) -> dict[str, Any]:
+def measure(work: Path, files: int, rounds: int, rows: tuple[str, ...], pause: Pause) -> dict[str, Any]:
     make_files(work / "data", files)
     kinds = Kinds(work)
     if rows:
@@ -258,7 +276,7 @@ def measure(work: Path, files: int, rounds: int, rows: tuple[str, ...]) -> dict[
                 with kind() as (paths, server):
                     random.shuffle(paths)
                     before = mounts.cpu_s(server) if server else 0.0
-                    found[name].setdefault(str(readers), []).append(rate(paths, readers))
+                    found[name].setdefault(str(readers), []).append(rate(paths, readers, pause))
                     if server and readers == COSTED_READERS:
                         costs.setdefault(name, []).append((mounts.cpu_s(server) - before) / len(paths) * 1e6)
         for workers in WORKERS if not rows else ():
@@ -272,6 +290,7 @@ def measure(work: Path, files: int, rounds: int, rows: tuple[str, ...]) -> dict[
         "files": files,
         "file_bytes": FILE_BYTES,
         "rounds": rounds,
+        "between_files": pause._asdict(),
         "files_per_second": median,
         "server_us_per_file": {k: statistics.median(v) for k, v in costs.items()},
         "samples_per_second": {k: {w: statistics.median(v) for w, v in ws.items()} for k, ws in loaders.items()},
@@ -286,6 +305,9 @@ def show(result: dict[str, Any]) -> None:
     console.print(
         f"{result['files']:,} files of {FILE_BYTES:,} bytes on {on['cores']} cores, {on['cpu']}, Linux {on['kernel']}"
     )
+    work_s, sleep_s = result["between_files"].values()
+    if work_s or sleep_s:
+        console.print(f"after each file a reader computes {1e6 * work_s:,.0f} µs and sleeps {1e6 * sleep_s:,.0f} µs")
     costs = result["server_us_per_file"]
     for title, key, heads in (
         ("files a second, by readers", "files_per_second", READERS),
@@ -320,14 +342,17 @@ def main() -> None:
     parser.add_argument(
         "--cores", type=int, help="number of cores that the server and the readers share (default: all)"
     )
+    parser.add_argument("--work-us", type=float, default=0, help="how long a reader computes after each file")
+    parser.add_argument("--sleep-us", type=float, default=0, help="how long it sleeps")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if arguments.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
+    pause = Pause(arguments.work_us / 1e6, arguments.sleep_us / 1e6)
     with mounts.work_folder() as work:
         (work / "data").mkdir()
         warnings.filterwarnings("ignore", "This DataLoader will create")
-        result = measure(work, arguments.files, arguments.rounds, arguments.rows)
+        result = measure(work, arguments.files, arguments.rounds, arguments.rows, pause)
     print(json.dumps(result, indent=2)) if arguments.json else show(result)
 
 
