@@ -26,6 +26,7 @@ from redoxfs.fs.requests import KernelCaches, Requests
 from redoxfs.native import Session
 from redoxfs.native._native import STAT
 from redoxfs.node import Node
+from redoxfs.node.posts import Posts
 
 THREAD = 1234
 
@@ -104,6 +105,7 @@ class BusySession:
         self._epoll = select.epoll()
         self.takes = 0
         self.answers = 0
+        self.at_take: Callable[[int], None] = lambda _: None
 
     def fileno(self) -> int:
         return self._epoll.fileno()
@@ -114,6 +116,7 @@ class BusySession:
     def take(self, _look_us: int, _wait_ms: int) -> list[tuple[int, ...]]:
         self.takes += 1
         assert self.takes < self.MOST_TAKES, "no other task had a turn"
+        self.at_take(self.takes)
         return [self._event]
 
     def stat(self, _unique: int, _entry: int, _size: int, _bound: bool) -> None:
@@ -139,6 +142,36 @@ def test_other_tasks_run_while_requests_keep_coming(catalog: Catalog) -> None:
         assert session.answers == session.takes > 0
 
     trio.run(main)
+
+
+def test_what_other_nodes_send_waits_for_one_request_at_most(catalog: Catalog) -> None:
+    """And for no turn of other tasks. After the loop trio sees to it."""
+    handled: list[int] = []
+
+    async def main() -> None:
+        async with (
+            running_node(catalog, HeldStore(catalog), NoKernel(), chunk_size=2, share=1) as node,
+            trio.open_nursery() as nursery,
+        ):
+            session = BusySession(int(catalog.members[0]))
+            node.posts = posts = Posts()
+
+            def take(number: int) -> None:
+                if 3 <= number < 6:
+                    posts.post(lambda: handled.append(session.takes))
+
+            session.at_take = take
+            requests = Requests(node, cast(Session, session), lambda: None, PageCache())
+            nursery.start_soon(requests.run, 0.0)
+            await until_in_trio(lambda: len(handled) == 3)
+            requests.stop()
+            await trio.testing.wait_all_tasks_blocked()
+            posts.post(lambda: handled.append(-1))
+            await until_in_trio(lambda: len(handled) == 4)
+        session.close()
+
+    trio.run(main)
+    assert handled == [3, 4, 5, -1]
 
 
 def test_an_open_that_waits_holds_up_no_other_request(catalog: Catalog) -> None:

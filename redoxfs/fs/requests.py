@@ -8,8 +8,9 @@ for anything else gets a task of its own. While as many wait as may, further one
 program waits longer, and none is refused what would have been its turn.
 
 The loop stays with the session as long as requests come: `take` looks for the next request for `LOOK_US` before it
-sleeps, because a program that got an answer sends its next request sooner than the scheduler could have slept. Other
-tasks run when there is nothing to do, and at least every `TURN_S`; sooner if requests wait for them.
+sleeps, because a program that got an answer sends its next request sooner than the scheduler could have slept. Messages
+of other nodes wake the session, and are handled between requests. Other tasks run after them, when there is nothing to
+do, and at least every `TURN_S`; sooner if requests wait for them.
 """
 
 import errno
@@ -137,6 +138,10 @@ def _nothing(_: Sequence[int]) -> None:
     pass
 
 
+def _none_here() -> bool:
+    return False
+
+
 class _Queue:
     """Requests of one kind: those that wait for an answer, at most ``most``, and those that come after them.
 
@@ -212,6 +217,9 @@ class Requests:
             session.ask(entry, True)
         self._arrivals = node.supply.take_over()
         session.watch(self._arrivals)
+        self._posts = node.posts
+        if self._posts is not None:
+            session.watch(self._posts.take_over())
 
     def go_on(self, recovered: Recovered) -> None:
         """Continue after a process that served this mount before; before `run`.
@@ -235,8 +243,12 @@ class Requests:
         """Serve until the mount is over, or `stop`. Requests that wait then get ``grace_s``, and are cancelled."""
         try:
             async with trio.open_nursery() as self._nursery:
-                with self._taking:
-                    await self._serve()
+                try:
+                    with self._taking:
+                        await self._serve()
+                finally:
+                    if self._posts is not None:
+                        self._posts.give_back()
                 for queue in (self._opens, self._reads):
                     # For the next process, if there is one.
                     queue.held.clear()
@@ -255,6 +267,7 @@ class Requests:
 
     async def _serve(self) -> None:
         take, deliver, journal = self._session.take, self._node.supply.deliver_some, self._journal
+        post = _none_here if self._posts is None else self._posts.run
         recorder, served = self._recorder, () if self._recorder is None else self._recorder.served
         fd, turn = self._session.fileno(), perf_counter()
         while True:
@@ -270,14 +283,14 @@ class Requests:
                     self._recovered = None
             if recorder is not None and len(served) >= recorder.due:
                 recorder.look()
-            delivered = deliver()
+            delivered, posted = deliver(), post()
             self._take_held()
             now = perf_counter()
-            if not events and not delivered:
+            if not events and not delivered and not posted:
                 with trio.move_on_at(self._node.next_deadline):
                     await trio.lowlevel.wait_readable(fd)
                 self._expire()
-            elif (self._waiting and (delivered or now - turn > WAITING_TURN_S)) or now - turn > TURN_S:
+            elif posted or (self._waiting and (delivered or now - turn > WAITING_TURN_S)) or now - turn > TURN_S:
                 await trio.lowlevel.checkpoint()
                 self._expire()
             else:

@@ -59,6 +59,7 @@ from redoxfs.node.open_files import Handle, OpenFiles
 from redoxfs.node.pending import PendingTurns, Promise, Undecided
 from redoxfs.node.permissions import Permissions
 from redoxfs.node.plan import Plan, Share
+from redoxfs.node.posts import Posts
 from redoxfs.node.recent import RecentTurns
 from redoxfs.node.recovery import (
     Past,
@@ -222,6 +223,8 @@ class Node:
         # By the time they began, as all have one timeout.
         self._expected: OrderedDict[ExpectedOpen, tuple[float, Callable[[OpenFile | Exception], None]]] = OrderedDict()
         self._flush: Callable[[], None] | None = None
+        # What other nodes send, where there are any.
+        self.posts: Posts | None = None
         self._note_served: Callable[[int], None] = deque[int](maxlen=0).append
         self._note_asked: Callable[[int], None] = deque[int](maxlen=0).append
         self._watcher: Callable[[int], None] | None = None

@@ -24,10 +24,15 @@ class ClosedError(Exception):
 
 
 class Bridge:
-    """Made in the trio task, used by any thread."""
+    """Made in the trio task, used by any thread.
 
-    def __init__(self) -> None:
+    Args:
+        post: has a function called in the trio task, in the order of the calls; None: as trio does.
+    """
+
+    def __init__(self, post: Callable[[Callable[[], None]], object] | None = None) -> None:
         self._token = trio.lowlevel.current_trio_token()
+        self._post = self._token.run_sync_soon if post is None else post
         self._lock = threading.Lock()
         self._closed = False
         self._promises: set[Future[Any]] = set()
@@ -45,7 +50,7 @@ class Bridge:
                 log.exception("a bug in redoxfs: please report it")
 
         with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(run)
+            self._post(run)
 
     def call(self, timeout_s: float, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call ``act`` in the trio task and return its result.

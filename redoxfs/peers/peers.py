@@ -101,6 +101,7 @@ class Peers:
         renews: this view follows another, and peers may not have heard of it yet.
         before: of the process that this one goes on as; None: no other was here.
         listen: the address to listen at, if not this node's address in the view.
+        post: as of `Bridge`.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class Peers:
         before: Place | None = None,
         listen: str | None = None,
         transport: Transport | None = None,
+        post: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         if not 0 <= node < len(view.addresses):
             raise ValueError(f"node {node} of {len(view.addresses)}")
@@ -141,6 +143,7 @@ class Peers:
         self._renews = renews
         self._listen = listen or view.addresses[node]
         self._transport = transport or Plaintext()
+        self._post = post
         self._introduction = introduce(
             view,
             node,
@@ -174,7 +177,7 @@ class Peers:
         Raises:
             OSError: this node cannot listen at its address.
         """
-        self._bridge = Bridge()
+        self._bridge = Bridge(self._post)
         self._server = Server(
             self._service,
             self._bridge,

@@ -24,6 +24,7 @@ from redoxfs.node.cluster.prefetch import Prefetch
 from redoxfs.node.cluster.resume import Laps, lineage_after, part_of
 from redoxfs.node.node import Node
 from redoxfs.node.plan import Plan, Sharing
+from redoxfs.node.posts import Posts
 from redoxfs.node.state import StateWriter, longest_bytes, name_of
 from redoxfs.node.threads import in_thread
 from redoxfs.peers import Identity, JoinTimeoutError, Peers, Place, RefusedError, Transport, View
@@ -96,6 +97,7 @@ class Membership:
         self._view = config.view
         self._peers: Peers | None = None
         self._start_point = ANEW
+        self._posts = node.posts = Posts()
         self._messages = Messages(node, nursery, timeout_s=timeout_s)
         self._prefetch = Prefetch(node, catalog, config.sampler, nursery)
         self._laps = Laps(
@@ -339,6 +341,7 @@ class Membership:
             renews=view.number > self._config.view.number,
             before=before,
             transport=self._config.transport(view),
+            post=self._posts.post,
         )
 
     def _bounds(self, sharing: Sharing) -> Bounds:
