@@ -418,8 +418,9 @@ class PassingNode(LocalFirst):
 
     def _free_members(self, cls: int) -> npt.NDArray[np.integer]:
         """The own samples of a class that are not reserved here."""
-        members, reserved = self._own_members(cls), self._reserved_here(cls)
-        return members[~np.isin(members, [*reserved])] if reserved else members
+        members = self._own_members(cls)
+        reserved = [sample for sample in self._reserved_here(cls) if self._passes.is_own[sample]]
+        return np.delete(members, np.searchsorted(members, reserved)) if reserved else members
 
     def _give_of_now(self, cls: int) -> Served | None:
         """Give a copy of an own sample in another epoch, where none left in the present one."""
