@@ -148,7 +148,7 @@ def measure(
         if setting.models[0].share is not None and row["model"] in no_io_s:
             predicted = predicted_s(row["way"], row["model"], no_io_s[row["model"]], told, WORKERS)
             if predicted is not None:
-                row["predicted_s"] = predicted
+                row["predicted_s"] = round(predicted, 2)
     return rows
 
 
