@@ -4,12 +4,13 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import CHUNK_SIZE, Letter, Network, Worker, parts_of_chunks, pool_node, random_cells
 from watched import Watched
@@ -19,6 +20,7 @@ from redoxfs.protocol import (
     Handled,
     LocalFirst,
     Message,
+    PassingNode,
     Pending,
     Served,
     SharedPolicy,
@@ -36,7 +38,7 @@ STEPS_PER_TURN = 500
 EVENT = 0.05
 """How likely at any step a node or a link fails or recovers, or a node hears of another, correctly or not."""
 
-N = TypeVar("N", LocalFirst, SlotNode)
+N = TypeVar("N", LocalFirst, PassingNode, SlotNode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +331,7 @@ class FailingNodes(Generic[N]):
             worker.ticket = None
             if served is None:
                 assert worker.reserves
-                assert self.processes[number].lost == {n for n in range(len(self.processes)) if n != number}
+                assert self.may_get_none(number)
             elif worker.reserves:
                 assert not served.loads
                 self.note_reserved(worker, served.sample, preempted=served.preempted, remote=served.remote)
@@ -370,7 +372,11 @@ class FailingNodes(Generic[N]):
             self.revoke(worker.node, served.sample)
         self.turn(worker, served)
 
-    # What the two policies differ in
+    # What the policies differ in
+
+    def may_get_none(self, number: int) -> bool:
+        """Whether a stat that waits may get no sample."""
+        return self.processes[number].lost == {n for n in range(len(self.processes)) if n != number}
 
     def put_back(self, worker: Worker, sample: int) -> None:
         raise NotImplementedError
@@ -610,6 +616,116 @@ class Pools(FailingNodes[LocalFirst]):
                 assert turns[sample, lap] == 1, (sample, lap)
 
 
+CALLS_A_CHECK = 16
+"""What takes as long as several calls is checked after one in so many."""
+
+
+class Passing(FailingNodes[PassingNode]):
+    """The pool on several nodes, with passes. In times of faults some nodes are told that an epoch begins."""
+
+    late_answers = True
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int,
+        samples: int,
+        classes: int,
+        faults: Faults,
+        told: bool,
+        exchange: float = 0,
+        stats: float = 0,
+        cancels: float = 0,
+    ) -> None:
+        draw = random.Random(seed)
+        self.class_of = np.array([draw.randrange(classes) for _ in range(samples)], np.int32)
+        self.cells = random_cells(draw, samples)
+        self.part_of = parts_of_chunks(self.cells, [draw.randrange(nodes) for _ in self.cells])
+        self.count, self.told, self.exchange, self.calls = nodes, told, exchange, 0
+        super().__init__(seed, nodes=nodes, samples=samples, faults=faults, stats=stats, cancels=cancels)
+
+    def new_node(self, number: int, start: int) -> PassingNode:
+        node = pool_node(
+            number,
+            self.count,
+            cells=self.cells,
+            class_of=self.class_of,
+            part_of=self.part_of,
+            sample_bytes=np.ones(self.samples, np.int64),
+            resident=3,
+            remote_memory_bytes=4,
+            exchange=self.exchange,
+            seed=self.seed + number + 10 * start,
+            made=PassingNode,
+        )
+        assert isinstance(node, PassingNode)
+        return node
+
+    def befall(self) -> None:
+        if self.told and self.random.random() < 0.3:
+            self.begin_pass(self.random.randrange(self.count))
+        else:
+            super().befall()
+
+    def begin_pass(self, number: int) -> None:
+        if self.runs(number):
+            self.processes[number].node.begin_pass(None)
+            self.drain(number)
+
+    def rejoin(self, number: int) -> None:
+        others = [p.node for other, p in enumerate(self.processes) if self.reaches(number, other) and other != number]
+        if others:
+            self.processes[number].node.rejoin(np.max([node.begun() for node in others], axis=0))
+        self.deliver(number, ())
+
+    def is_hopeless(self, worker: Worker) -> bool:
+        """Where no reachable node has samples of the class."""
+        nodes = [worker.node, *(n for n in range(self.count) if n != worker.node and self.reaches(worker.node, n))]
+        return not np.isin(self.part_of[self.class_of == self.class_of[worker.asked]], nodes).any()
+
+    def check(self, number: int) -> None:
+        """Where samples are held back, a node counts as left what its pool has. Else that gives another class."""
+        node = self.processes[number].node
+        self.calls += 1
+        if self.calls % CALLS_A_CHECK or not node._passes.trees[0].holds:
+            return
+        for cls, left in enumerate(node._left):
+            if not node._unheld[cls] and not node._due[cls]:
+                in_pool = int(node._pool.are_left(cls, node._own_members(cls)).sum())
+                assert left == in_pool + node._reservations.count_own(cls)
+
+    def may_get_none(self, number: int) -> bool:  # noqa: ARG002
+        """Where nobody has a sample that passes allow, too."""
+        return True
+
+    def put_back(self, worker: Worker, sample: int) -> None:
+        self.processes[worker.node].node.put_back(sample)
+
+    def turn(self, worker: Worker, served: Served) -> None:
+        assert self.class_of[served.sample] == self.class_of[worker.asked]
+        worker.asked = -1
+
+    def handled(self, message: Message, handled: Handled) -> None:
+        for sample in handled.preempted:
+            self.revoke(message.home, sample)
+
+    def unload(self, number: int, sample: int) -> None:
+        pass
+
+
+def check_passing(network: Passing, *, requests: int, workers: int) -> None:
+    """No request waits for ever: among faults, and for three epochs that only some nodes are told of."""
+    fail_and_recover(network, requests=requests, workers=workers)
+    for _ in range(3):
+        for number in range(network.count):
+            if network.told and network.random.random() < 0.8:
+                network.begin_pass(number)
+        network.ask_for(2 * requests, workers=workers)
+        network.run()
+        assert all(worker.is_through for worker in network.workers)
+
+
 def fail_and_recover(network: FailingNodes[N], *, requests: int, workers: int) -> None:
     """A time of faults; a time in which lost nodes are known to be lost; then everything recovers."""
     network.ask_for(requests, workers=workers)
@@ -779,6 +895,19 @@ pools = st.builds(
     cancels=cancels,
 )
 
+passing = st.builds(
+    Passing,
+    st.integers(0, 1 << 32),
+    nodes=st.integers(2, 4),
+    samples=st.integers(1, 20),
+    classes=st.integers(1, 4),
+    faults=faults,
+    told=st.booleans(),
+    exchange=st.sampled_from([0, 0.3, 1]),
+    stats=stats,
+    cancels=cancels,
+)
+
 slots = st.builds(
     Slots,
     st.integers(0, 1 << 32),
@@ -797,6 +926,32 @@ slots = st.builds(
 @given(pools, st.integers(1, 8), st.integers(1, 3))
 def test_pools_survive_lost_nodes_and_are_exact_again(network: Pools, requests: int, workers: int) -> None:
     check_pools(network, requests=requests, workers=workers)
+
+
+@settings(max_examples=20)
+@given(passing, st.integers(1, 8), st.integers(1, 3))
+def test_pools_that_keep_passes_are_never_stuck_whatever_nodes_are_lost(
+    network: Passing, requests: int, workers: int
+) -> None:
+    check_passing(network, requests=requests, workers=workers)
+
+
+HISTORIES = {
+    "every process was replaced, and none knows the epoch": partial(
+        Passing, 128, nodes=2, samples=16, classes=1, faults=Faults(die=True), exchange=0.3, cancels=0.05
+    ),
+    "a sample comes back to its home, which has reserved it": partial(
+        Passing, 236, nodes=2, samples=13, classes=2, faults=Faults(die=True), exchange=0.3
+    ),
+    "a lap begins while what it leaves out is reserved": partial(
+        Passing, 100534, nodes=2, samples=3, classes=1, faults=Faults(die=True, cut=True), cancels=0.05
+    ),
+}
+
+
+@pytest.mark.parametrize(("history", "workers"), list(zip(HISTORIES, (1, 2, 3), strict=True)))
+def test_such_a_history_is_never_stuck(history: str, workers: int) -> None:
+    check_passing(HISTORIES[history](told=False, stats=1), requests=5, workers=workers)
 
 
 @given(slots, st.integers(1, 8), st.integers(1, 3))

@@ -578,6 +578,19 @@ def test_nodes_on_any_network_are_never_stuck_and_told_epochs_are_exact(
 )
 # The last sample in reach had its turn in the epoch of one node, and not yet in that of the other, which has it.
 @example(seed=0, nodes=3, samples=13, classes=3, exchange=0, workers=1, stats=0, told=True, whole=False, after=0)
+# A sample that a lap was thought to leave out was left in it, and came into it once more.
+@example(
+    seed=120487,
+    nodes=3,
+    samples=39,
+    classes=4,
+    exchange=0.3,
+    workers=2,
+    stats=0.3,
+    told=False,
+    whole=False,
+    after=3,
+)
 @pytest.mark.slow
 def test_nodes_are_never_stuck_when_one_of_them_is_cut_off(
     seed: int,

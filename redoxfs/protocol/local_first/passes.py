@@ -342,9 +342,10 @@ class HomePasses:
             self.leave(tree, sample, self._node, tree.turn)
         return rest
 
-    def leave_out(self, members: npt.NDArray[np.integer]) -> int:
-        """The lap of a class with these own ``members`` begins without what is held back. Returns how many that are."""
-        out = members[self.held_array[members]]
+    def leave_out(self, members: npt.NDArray[np.integer], are_left: Flags) -> int:
+        """The lap of a class with these own ``members`` begins without what is held back and not left from the lap
+        before. Returns how many that are."""
+        out = members[self.held_array[members] & ~are_left]
         self.out_array[members] = False
         self.out_array[out] = True
         return len(out)

@@ -47,9 +47,9 @@ are told as epochs, too."""
 
 
 def _goes_by_laps(tree: HomePass, message: Take | Given) -> bool:
-    """Whether laps alone decide about a message: nothing is held back, or somebody does not know the epoch."""
-    by_laps = tree.epoch == message.epoch - 1 == 0 and not tree.holds
-    return by_laps or not message.epoch or tree.epoch == UNKNOWN
+    """Whether laps alone decide about a message: nothing is held back, or one of the two does not know the epoch."""
+    by_laps = tree.epoch == message.epoch - 1 <= 0 and not tree.holds
+    return by_laps or (not message.epoch) != (tree.epoch == UNKNOWN)
 
 
 def _differ(epoch: int, other: int) -> bool:
@@ -215,6 +215,10 @@ class PassingNode(LocalFirst):
         self._enter_due(cls)
         return 0
 
+    def _is_left(self, sample: int) -> bool:
+        """Whether a sample is this node's own, and is left in its lap and not reserved."""
+        return bool(self._passes.is_own[sample]) and self._pool.is_left(sample)
+
     def _come(self, tree: HomePass, samples: Int32) -> None:
         """What a run does not have any more comes into the laps that began without it."""
         if not tree.holds:
@@ -267,6 +271,11 @@ class PassingNode(LocalFirst):
         self._passes.leave(tree, sample, node, turn)
 
     def _accept(self, cls: int, samples: tuple[int, ...], *, has_room: bool) -> None:
+        # One of this node's own may come back after its next lap began here.
+        reserved = self._reservations.own_of(cls)
+        samples = tuple([each for each in samples if each not in reserved and not self._is_left(each)])
+        if not samples:
+            return
         super()._accept(cls, samples, has_room=has_room)
         self._taken_at.update(dict.fromkeys(samples, self._came_at))
 
@@ -384,7 +393,7 @@ class PassingNode(LocalFirst):
     def _hear(self, tree: HomePass, message: Take | Given, node: int) -> None:
         """What a message says of passes."""
         self._know_epoch(tree, message)
-        if message.holds and tree.epoch != UNKNOWN:
+        if message.holds and (tree.epoch != UNKNOWN or not message.epoch):
             self._hold(tree)
         if message.epoch == tree.epoch + 1:
             # Else its run is of another epoch than what is held back here.
@@ -417,10 +426,9 @@ class PassingNode(LocalFirst):
         return [] if served is None else [served]
 
     def _free_members(self, cls: int) -> npt.NDArray[np.integer]:
-        """The own samples of a class that are not reserved here."""
-        members = self._own_members(cls)
-        reserved = [sample for sample in self._reserved_here(cls) if self._passes.is_own[sample]]
-        return np.delete(members, np.searchsorted(members, reserved)) if reserved else members
+        """The own samples of a class that are not reserved."""
+        members, reserved = self._own_members(cls), self._reservations.own_of(cls)
+        return np.delete(members, np.searchsorted(members, [*reserved])) if reserved else members
 
     def _give_of_now(self, cls: int) -> Served | None:
         """Give a copy of an own sample in another epoch, where none left in the present one."""
@@ -587,12 +595,13 @@ class PassingNode(LocalFirst):
             self._begin_lap(cls, self._lap[cls] + 1)
 
     def _begin_lap(self, cls: int, lap: int) -> None:
-        """Begin ``lap`` without what is held back. What is left, taken or reserved stays."""
+        """Begin ``lap`` without what is held back. What is left, taken or reserved stays, also if it is held back."""
         if not self._holds(cls):
             super()._begin_lap(cls, lap)
             return
         self._pool.begin_lap_without(cls, lap, self._passes.held_array)
-        out = self._passes.leave_out(self._own_members(cls))
+        members = self._free_members(cls)
+        out = self._passes.leave_out(members, self._pool.are_left(cls, members))
         self.held_back += out
         self._enter_lap(cls, lap)
         self._left[cls] -= out

@@ -213,6 +213,7 @@ class LocalFirst(NodeState, SharedServingPolicy):
     def _next_own(self, cls: int) -> Served:
         self._left[cls] -= 1
         served = self._pool.request(self._any_of[cls])
+        assert self._class_of[served.sample] == cls
         self.chosen.append(served.sample)
         return served
 

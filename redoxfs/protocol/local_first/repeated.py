@@ -27,6 +27,7 @@ class Pool(Protocol):
     def turns(self) -> Turns: ...
     def begin_lap_without(self, cls: int, lap: int, held: Flags) -> None: ...
     def is_left(self, sample: int) -> bool: ...
+    def are_left(self, cls: int, members: npt.NDArray[np.integer]) -> Flags: ...
     def leave_out(self, sample: int) -> bool: ...
     def come_into_lap(self, samples: Int32) -> None: ...
     def give_copy(self, sample: int) -> Served: ...
@@ -85,11 +86,15 @@ class RepeatedPool:
 
     def begin_lap_without(self, cls: int, lap: int, held: Flags) -> None:
         members = self._members(cls)
-        self._had_array[members] = held[members]
+        self._had_array[members] &= held[members]
         self._laps[cls] = lap
 
     def is_left(self, sample: int) -> bool:
         return not self._had[sample]
+
+    def are_left(self, cls: int, members: npt.NDArray[np.integer]) -> Flags:  # noqa: ARG002
+        are_left: Flags = self._had_array[members] == 0
+        return are_left
 
     def leave_out(self, sample: int) -> bool:
         self._had[sample] = 1

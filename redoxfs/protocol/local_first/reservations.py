@@ -1,6 +1,6 @@
 """The samples that stats of a node reserved: its own, and those taken from peers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,10 @@ class Reservations:
     def count_own(self, cls: int) -> int:
         """How many of these are the node's own."""
         return len(self._own.get(cls, ()))
+
+    def own_of(self, cls: int) -> Collection[int]:
+        """The node's own samples of a class that are reserved, oldest first."""
+        return self._own.get(cls, ())
 
     def is_taken(self, cls: int, sample: int) -> bool:
         """Whether a sample is reserved that came from a peer."""

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from redoxfs.protocol.events import Load, Served
 from redoxfs.protocol.pool.loads import Loads
 from redoxfs.protocol.pool.passes import MOST_TURNS, Pass, PassFigures
-from redoxfs.protocol.pool.queues import HAD_TURN, RESERVED
+from redoxfs.protocol.pool.queues import HAD_TURN, NOT_YET, RESERVED
 from redoxfs.protocol.pool.state import DELIVERED_PER_REQUEST
 from redoxfs.protocol.serving import ServingPolicy
 
@@ -208,8 +208,8 @@ class PoolPolicy(Loads, ServingPolicy):
     # For a node among several, which keeps the passes itself
 
     def begin_lap_without(self, cls: int, lap: int, held: Flags) -> None:
-        """Begin ``lap`` of a class. It leaves out the samples that ``held``, bool[S], marks: as if they had had their
-        turn. Reserved ones stay reserved.
+        """Begin ``lap`` of a class. Samples that had their turn come into it, but for those in ``held``, bool[S].
+        What is left stays left, and reserved ones stay reserved.
         """
         touched = self._leave_counts(cls)
         self._queues.rearrange(cls, held[self._queues.members(cls)])
@@ -221,6 +221,13 @@ class PoolPolicy(Loads, ServingPolicy):
         """Whether a sample is in the lap of its class, had no turn in it, and is not reserved."""
         cls = self._class_of[sample]
         return not self._queues.had[sample] and self._queues.is_in_lap(cls, sample)
+
+    def are_left(self, cls: int, members: npt.NDArray[np.integer]) -> Flags:
+        """bool[n]: which of some members of a class are left, as `is_left`."""
+        is_left: Flags = (self._queues.had_array[members] == NOT_YET) & (
+            self._queues.at_array[members] >= self._queues.served[cls]
+        )
+        return is_left
 
     def leave_out(self, sample: int) -> bool:
         """The lap goes on without a sample that `is_left`. Returns whether it was in memory; it is not any more."""
