@@ -53,8 +53,7 @@ PROCESSOR_S = "processor_s"
 MOST_LISTED = 10
 
 MOST_S = 3 * PATIENCE_S
-"""No test takes longer, fixtures included. What waits for something that never comes would keep a run from telling so.
-"""
+"""No test takes longer, fixtures included. Otherwise a run waits for what never comes, and does not say so."""
 
 BILL = pytest.StashKey[Callable[[], tuple[float, float]]]()
 COST_S = pytest.StashKey[float]()

@@ -39,6 +39,7 @@ EVENT = 0.05
 """How likely at any step a node or a link fails or recovers, or a node hears of another, correctly or not."""
 
 N = TypeVar("N", LocalFirst, PassingNode, SlotNode)
+P = TypeVar("P", LocalFirst, PassingNode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,12 +428,35 @@ class Bytes:
     came: set[int] = field(default_factory=set)
 
 
-class Pools(FailingNodes[LocalFirst]):
-    """The pool on several nodes. The model of a node's memory follows loads, answers, and the samples that the policy
-    drops.
+class PoolNodes(FailingNodes[P]):
+    """Nodes that each have a pool of their part of the samples.
+
+    ``class_of``  int32[S];  ``part_of``: int8[S], the node that has each sample;  ``count``: of nodes
     """
 
     late_answers = True
+    class_of: npt.NDArray[np.int32]
+    part_of: npt.NDArray[np.int8]
+    count: int
+
+    def rejoin(self, number: int) -> None:
+        begun = [
+            p.node.begun() for other, p in enumerate(self.processes) if self.reaches(number, other) and other != number
+        ]
+        if begun:
+            self.processes[number].node.rejoin(np.max(begun, axis=0))
+        self.deliver(number, ())
+
+    def is_hopeless(self, worker: Worker) -> bool:
+        """Where no reachable node has samples of the class in any lap."""
+        nodes = [worker.node, *(n for n in range(self.count) if n != worker.node and self.reaches(worker.node, n))]
+        return not np.isin(self.part_of[self.class_of == self.class_of[worker.asked]], nodes).any()
+
+
+class Pools(PoolNodes[LocalFirst]):
+    """The pool on several nodes. The model of a node's memory follows loads, answers, and the samples that the policy
+    drops.
+    """
 
     def __init__(
         self,
@@ -490,14 +514,6 @@ class Pools(FailingNodes[LocalFirst]):
         self.died_in = np.maximum(self.died_in, self.laps_of(node))
         super().kill(number)
 
-    def rejoin(self, number: int) -> None:
-        begun = [
-            p.node.begun() for other, p in enumerate(self.processes) if self.reaches(number, other) and other != number
-        ]
-        if begun:
-            self.processes[number].node.rejoin(np.max(begun, axis=0))
-        self.deliver(number, ())
-
     def laps_of(self, node: LocalFirst) -> npt.NDArray[np.int32]:
         return np.asarray(node._lap).copy()
 
@@ -518,11 +534,6 @@ class Pools(FailingNodes[LocalFirst]):
     def missed(self) -> int:
         living = [process.node for number, process in enumerate(self.processes) if number not in self.dead]
         return self.missed_before + sum([node.missed for node in living])
-
-    def is_hopeless(self, worker: Worker) -> bool:
-        """Where no reachable node has samples of the class in any lap."""
-        nodes = [worker.node, *(n for n in range(self.count) if n != worker.node and self.reaches(worker.node, n))]
-        return not np.isin(self.part_of[self.class_of == self.class_of[worker.asked]], nodes).any()
 
     def check(self, number: int) -> None:
         node, memory = self.processes[number].node, self.bytes[number]
@@ -620,10 +631,8 @@ CALLS_A_CHECK = 16
 """What takes as long as several calls is checked after one in so many."""
 
 
-class Passing(FailingNodes[PassingNode]):
+class Passing(PoolNodes[PassingNode]):
     """The pool on several nodes, with passes. In times of faults some nodes are told that an epoch begins."""
-
-    late_answers = True
 
     def __init__(
         self,
@@ -672,17 +681,6 @@ class Passing(FailingNodes[PassingNode]):
         if self.runs(number):
             self.processes[number].node.begin_pass(None)
             self.drain(number)
-
-    def rejoin(self, number: int) -> None:
-        others = [p.node for other, p in enumerate(self.processes) if self.reaches(number, other) and other != number]
-        if others:
-            self.processes[number].node.rejoin(np.max([node.begun() for node in others], axis=0))
-        self.deliver(number, ())
-
-    def is_hopeless(self, worker: Worker) -> bool:
-        """Where no reachable node has samples of the class."""
-        nodes = [worker.node, *(n for n in range(self.count) if n != worker.node and self.reaches(worker.node, n))]
-        return not np.isin(self.part_of[self.class_of == self.class_of[worker.asked]], nodes).any()
 
     def check(self, number: int) -> None:
         """Where samples are held back, a node counts as left what its pool has. Else that gives another class."""

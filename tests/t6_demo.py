@@ -59,7 +59,7 @@ def left_in(folder: Path) -> list[str]:
 @pytest.mark.long
 def test_the_demo_compares_two_trainings_and_checks_labels(temporary: Path) -> None:
     demo = start(temporary, *QUICK)
-    output, errors = demo.communicate(timeout=2 * PATIENCE_S)
+    output, errors = demo.communicate(timeout=5 * PATIENCE_S)
     assert demo.returncode == 0, errors
     assert "240 of 240 samples were returned exactly once" in output
     assert "240 of 240 labels are right" in output

@@ -27,12 +27,11 @@ class Bridge:
     """Made in the trio task, used by any thread.
 
     Args:
-        post: has a function called in the trio task, in the order of the calls; None: as trio does.
+        post: has a function called in the trio task, in the order of the calls; None: trio's `run_sync_soon`.
     """
 
     def __init__(self, post: Callable[[Callable[[], None]], object] | None = None) -> None:
-        self._token = trio.lowlevel.current_trio_token()
-        self._post = self._token.run_sync_soon if post is None else post
+        self._post = trio.lowlevel.current_trio_token().run_sync_soon if post is None else post
         self._lock = threading.Lock()
         self._closed = False
         self._promises: set[Future[Any]] = set()

@@ -101,7 +101,7 @@ class Peers:
         renews: this view follows another, and peers may not have heard of it yet.
         before: of the process that this one goes on as; None: no other was here.
         listen: the address to listen at, if not this node's address in the view.
-        post: as of `Bridge`.
+        post: see `Bridge`.
     """
 
     def __init__(
