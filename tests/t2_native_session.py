@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -698,6 +699,26 @@ def test_looks_that_find_nothing_are_left_out_after_that_kind_of_request() -> No
             ours.recv(1)
             in_a_row = in_a_row + 1 if session.counts()["looks"] > before else 0
         assert looks(session, 1) == 1
+
+
+def test_the_wait_goes_on_over_requests_that_the_session_answers_by_itself() -> None:
+    """So the caller has no turn in vain between what a program asks before an open."""
+
+    def kernel(device: Device) -> None:
+        for _ in range(5):
+            # The session sleeps again.
+            time.sleep(0.01)
+            device.ask(wire.lookup(wire.ROOT, b"folder"))
+        device.send(wire.open_(inode_of(DATA, FIRST)))
+
+    with helped(0) as (device, session), ThreadPoolExecutor(1) as threads:
+        sent = threads.submit(kernel, device)
+        events = session.take(0, 3_600_000)
+        while not sent.done():
+            session.take(0, 10)
+        sent.result()
+    assert events is not None
+    assert [event[0] for event in events] == [OPEN]
 
 
 @pytest.mark.parametrize("helpers", [1, 3])

@@ -55,9 +55,9 @@ processor time per file than sleeping and waking up. Looking twice as long gains
 which requests a look finds nothing, as after a close where programs compute between files. It leaves out most of those.
 """
 
-LINGER_MS = 1
-"""How long to sleep in the session before other tasks get their turn: the shortest timeout of poll(2). It is longer
-than a program takes to its next request, and shorter than any deadline."""
+LINGER_MS = 4
+"""How long to sleep in the session before other tasks get their turn, which costs more than an open. It is longer than
+most programs take to their next request, and shorter than any deadline."""
 
 TURN_S = 5e-3
 """The longest time without a turn of the other tasks: long enough to make the scheduler's cost small."""

@@ -361,10 +361,10 @@ class Session:
         """Receive requests, answer those that need no decision, and return the others; None when the mount is over.
 
         Returns as soon as there are events and no further request is there; after some hundred requests, or some 2 ms
-        of looking, in any case. If there is nothing, looks for ``look_us``, then sleeps up to ``wait_ms``, and returns
-        an empty list. Where looks after the same kind of request rarely found anything, most are left out. It neither
-        looks nor sleeps while requests are with the relay, which may run in this thread: wait for `fileno` before the
-        next call.
+        (or ``wait_ms``, if that is more), in any case. If there is nothing, looks for ``look_us``, then sleeps, up to
+        ``wait_ms`` in all, and returns an empty list. Where looks after the same kind of request rarely found anything,
+        most are left out. It neither looks nor sleeps while requests are with the relay, which may run in this thread:
+        wait for `fileno` before the next call.
         """
 
     def opened(

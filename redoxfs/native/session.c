@@ -18,9 +18,11 @@
 enum {
     // Events that the owner has not taken. Beyond them, nothing is received: programs wait in the kernel.
     QUEUE = 4096,
-    // Work in one turn of the owner, in requests, and how long a turn may go on if requests keep coming: about 2 ms.
+    // Work in one turn of the owner, in requests, and how long a turn may go on if requests keep coming: about 2 ms,
+    // or as long as the owner would have it sleep.
     TURN = 256,
     TURN_NS = 2000000,
+    MILLISECOND = 1000000,
     // Requests between two looks at the watched descriptors. A look costs about 1 us.
     BETWEEN_LOOKS = 16,
     // Descriptors of the owner's poll: the device, the relay, the helpers' events, and those that are watched.
@@ -572,17 +574,17 @@ static int collect(redox_session *session, redox_event *events, int most) {
     return count;
 }
 
-// Whether a turn has taken TURN_NS; it begins with the first question.
-static bool is_over(int64_t *began) {
+// What is left of a turn of `turn_ns`, which begins with the first question; 0 or less: it is over.
+static int64_t left_of(int64_t turn_ns, int64_t *began) {
     int64_t now = now_ns();
     *began = *began ? *began : now;
-    return now - *began > TURN_NS;
+    return turn_ns - (now - *began);
 }
 
 // Serves requests until there is a reason to return.
 static void serve_turn(redox_session *session, uint32_t look_us, uint32_t wait_ms, unsigned most) {
-    int64_t began = 0;
-    bool slept = false;
+    int64_t began = 0, sleep_ns = (int64_t)wait_ms * MILLISECOND;
+    int64_t turn_ns = sleep_ns > TURN_NS ? sleep_ns : TURN_NS;
     for (unsigned work = 0; work < TURN;) {
         if (atomic_load_explicit(&session->queued, memory_order_acquire) >= most) {
             return;
@@ -598,7 +600,7 @@ static void serve_turn(redox_session *session, uint32_t look_us, uint32_t wait_m
                 work += move_replies(session);
             }
             // Long reads take a turn's time with few requests.
-            if (found & FOUND_FOR_CALLER || is_over(&began)) {
+            if (found & FOUND_FOR_CALLER || left_of(turn_ns, &began) <= 0) {
                 return;
             }
             continue;
@@ -610,16 +612,13 @@ static void serve_turn(redox_session *session, uint32_t look_us, uint32_t wait_m
         work++;
         int found = look(session, 0);
         if (!found) {
-            if (slept || redox_relay_waiting(&session->core.relay)) {
-                return;
-            }
-            if (is_over(&began)) {
+            if (redox_relay_waiting(&session->core.relay) || left_of(turn_ns, &began) <= 0) {
                 return;
             }
             found = keep_looking(session, look_us);
-            if (!found) {
-                slept = true;
-                found = look(session, (int)wait_ms);
+            if (!found && wait_ms) {
+                int64_t left = left_of(sleep_ns, &began);
+                found = left > 0 ? look(session, (int)((left + MILLISECOND - 1) / MILLISECOND)) : 0;
             }
         }
         if (found & FOUND_REPLY) {
