@@ -1,5 +1,6 @@
 """The memory that inspect names for several nodes is what they then need, and the limit has room for all of it."""
 
+import json
 import os
 import re
 from pathlib import Path
@@ -74,6 +75,12 @@ def test_inspect_names_the_memory_of_each_node(tmp_path: Path, capfd: pytest.Cap
     assert "each of 3 nodes: least " in shown
     assert "read an epoch" in shown
     assert "chunk mates" not in shown
+    assert "with --cache" in shown
+    assert main(["inspect", str(tmp_path), "--classes", "any", "--json"]) == 0
+    facts = json.loads(capfd.readouterr().out)
+    for share, size in facts["memory_for"].items():
+        assert facts["limit_for"][share] == limit_for(size, 40)
+        assert facts["limit_with_cache_for"][share] == limit_for(size, 40, caches=True)
     assert main(["inspect", str(tmp_path), "--classes", "any", "--nodes", "3", "--policy", "slot"]) == 2
     assert capfd.readouterr().err.splitlines()[-1].endswith("for slot: redoxfs simulate --help")
 

@@ -157,6 +157,7 @@ def _memory(dataset: Dataset, policy: str, memory_bytes: int, nodes: int) -> dic
         "memory_suffices": memory_bytes >= needed["least"],
         "memory_for": needed,
         "limit_for": {name: limit_for(size, files) for name, size in needed.items()},
+        "limit_with_cache_for": {name: limit_for(size, files, caches=True) for name, size in needed.items()},
     }
     if POLICIES[policy].reads_some:
         reads = {name: reads_with(size) for name, size in needed.items()}
@@ -227,6 +228,7 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("chunks", f"{facts['chunks']:,}, of up to {counted(facts['chunk_size'], 'sample')} each"),
         ("--memory needed", _each(facts["nodes"], facts["memory_for"])),
         ("limit needed", _each(facts["nodes"], facts["limit_for"])),
+        ("with --cache", _each(facts["nodes"], facts["limit_with_cache_for"])),
     ]
     if "read_bytes" in facts:
         rate = f"{facts['reads_per_s_for_100_mb_per_s']:,} reads/s for each 100 MB/s"
