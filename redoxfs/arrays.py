@@ -1,4 +1,4 @@
-"""Questions to numpy arrays, answered without numpy.ma.
+"""What several rooms ask of numpy arrays, answered without numpy.ma.
 
 `np.unique` and `np.isin` ask numpy.ma whether an array is masked. Its import takes longer than the scan of a small
 dataset, and must not happen in a daemon that serves.
@@ -30,3 +30,10 @@ def is_in(values: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
     at = np.minimum(np.searchsorted(known, values), len(known) - 1)
     found: NDArray[np.bool_] = known[at] == values
     return found
+
+
+def offsets_of(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
+    """int64[n + 1]: where each of n texts begins that lie one after the other, and where the last ends."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.arrays import offsets_of
 from redoxfs.dataset.bases import BASES, WORD_BYTES, bases_of, words_of
 from redoxfs.dataset.errors import ClassesError, show
 from redoxfs.dataset.samples import hidden
@@ -142,7 +143,7 @@ def _by_base(tree: Tree, mask: NDArray[np.bool_], groups: str) -> Groups:
         saw.append(f"not redirected: {two_alike:,} groups with two files of one suffix")
     kept = whole[of_group]
     kind, kinds = _kinds(role[kept], lengths[whole], roles)
-    return Groups(_offsets(lengths[whole]), entries[kept].astype(np.int32), kind, kinds, tuple(saw))
+    return Groups(offsets_of(lengths[whole]), entries[kept].astype(np.int32), kind, kinds, tuple(saw))
 
 
 def _roles(
@@ -171,7 +172,7 @@ def _kinds(
     role: NDArray[np.int64], lengths: NDArray[np.int64], roles: list[bytes]
 ) -> tuple[NDArray[np.int32], list[Kind]]:
     """The kind of each group of one or more files, and the kinds. ``role``: of the files of all groups, in order."""
-    at = _offsets(lengths)[:-1]
+    at = offsets_of(lengths)[:-1]
     kind = np.zeros(len(lengths), np.int64)
     for place in range(int(lengths.max(initial=0))):
         left = lengths > place
@@ -181,12 +182,6 @@ def _kinds(
     _, one_of = np.unique(kind, return_index=True)
     spans = zip(at[one_of].tolist(), (at + lengths)[one_of].tolist(), strict=True)
     return kind.astype(np.int32), [tuple(roles[each] for each in role[begin:end].tolist()) for begin, end in spans]
-
-
-def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
 
 
 def _patterns(template: str) -> list[tuple[bytes, bytes]]:

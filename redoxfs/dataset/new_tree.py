@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.arrays import offsets_of
 from redoxfs.dataset.tree import Tree
 
 UNCHANGED, GONE = -1, -3
@@ -117,7 +118,7 @@ class NewTree:
                 self._control_left_out += old.control_left_out
         starts = np.cumsum(counts) - counts
         total = int(counts.sum())
-        name_at = _offsets(found.lengths)
+        name_at = offsets_of(found.lengths)
         for begin in range(0, total, _PIECE):
             place = np.arange(begin, min(begin + _PIECE, total))
             # Of directories without entries, which begin at the same place, the last has the entry.
@@ -151,7 +152,7 @@ class NewTree:
         self._lengths.frombytes(lengths.tobytes())
         for name, column in columns.items():
             self._stats[name].frombytes(column.tobytes())
-        at = _offsets(lengths)
+        at = offsets_of(lengths)
         names = np.empty(int(at[-1]), np.uint8)
         _copy_texts(names, at, np.flatnonzero(~is_old), found.names, name_at, news)
         if old is not None:
@@ -179,9 +180,9 @@ class NewTree:
             olds = np.searchsorted(old.link_entry, source[is_old])
             lengths[is_old] = np.diff(old.link_at)[olds]
             ends[is_old] = np.stack([old.link_device[olds], old.link_inode[olds]], axis=1)
-        at = _offsets(lengths)
+        at = offsets_of(lengths)
         targets = np.empty(int(at[-1]), np.uint8)
-        _copy_texts(targets, at, np.flatnonzero(~is_old), found.targets, _offsets(found.link_lengths), news)
+        _copy_texts(targets, at, np.flatnonzero(~is_old), found.targets, offsets_of(found.link_lengths), news)
         if old is not None:
             _copy_texts(targets, at, np.flatnonzero(is_old), old.link_names, old.link_at, olds)
         self._links.frombytes(entries.astype(np.int32).tobytes())
@@ -212,7 +213,7 @@ class NewTree:
         children = np.bincount(parent[1:], minlength=len(parent)).astype(np.int32)
         first_child = (1 + np.cumsum(children, dtype=np.int64) - children).astype(np.int32)
         first_child[children == 0] = 0
-        name_at = _offsets(lengths)
+        name_at = offsets_of(lengths)
         extension, extensions = extensions_of(names, name_at)
         return Tree(
             names=names,
@@ -223,7 +224,7 @@ class NewTree:
             extension=extension,
             link_entry=links,
             link_names=np.frombuffer(self._link_names, np.uint8),
-            link_at=_offsets(np.frombuffer(self._link_lengths, np.int32)),
+            link_at=offsets_of(np.frombuffer(self._link_lengths, np.int32)),
             link_device=np.frombuffer(self._link_device, np.uint64),
             link_inode=np.frombuffer(self._link_inode, np.uint64),
             extensions=extensions,
@@ -232,12 +233,6 @@ class NewTree:
             control_left_out=self._control_left_out,
             **columns,
         )
-
-
-def _offsets(lengths: NDArray[np.int32]) -> NDArray[np.int64]:
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
 
 
 def _copy_texts(

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.arrays import offsets_of
 from redoxfs.dataset.errors import show
 from redoxfs.dataset.new_tree import extensions_of
 from redoxfs.dataset.scan import LEVELS_MAX
@@ -243,7 +244,7 @@ def _flattened(growing: _Growing, volumes: Sequence[Volume], owned: Owned) -> Gr
     nlink = np.full(len(of), 2, np.int64)
     nlink[~is_dir] = np.bincount(of[~is_dir], minlength=len(members))[of[~is_dir]]
     inode = np.where(is_dir, 1 + len(members) + np.arange(len(of)), 1 + of).astype(np.uint64)
-    name_at = _offsets(lengths)
+    name_at = offsets_of(lengths)
     blob: NDArray[np.uint8] = np.frombuffer(b"".join(names), np.uint8)
     extension, extensions = extensions_of(blob, name_at)
     links = np.flatnonzero(is_link).astype(np.int32)
@@ -268,7 +269,7 @@ def _flattened(growing: _Growing, volumes: Sequence[Volume], owned: Owned) -> Gr
         extension=extension,
         link_entry=links,
         link_names=np.frombuffer(b"".join(targets), np.uint8),
-        link_at=_offsets(np.fromiter(map(len, targets), np.int64, len(targets))),
+        link_at=offsets_of(np.fromiter(map(len, targets), np.int64, len(targets))),
         link_device=np.zeros(len(links), np.uint64),
         link_inode=np.zeros(len(links), np.uint64),
         extensions=extensions,
@@ -297,9 +298,3 @@ def _targets(volumes: Sequence[Volume], members: NDArray[np.int64]) -> list[byte
                 found[first + at] = volume.texts[end - int(volume.members["target_bytes"][at]) : end]
         first += len(volume.members)
     return [found[member] for member in members.tolist()]
-
-
-def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
