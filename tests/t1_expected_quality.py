@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shuffle_quality import entropies, mean_mate_pairs
 
 from redoxfs.chunks.layout import build_cells
 from redoxfs.protocol import PoolPolicy
@@ -19,7 +20,7 @@ from redoxfs.telemetry.expected_quality import (
     entropy_of_permutation,
     expected_of_pool,
 )
-from redoxfs.telemetry.quality import BATCH, entropies, mean_mate_pairs
+from redoxfs.telemetry.quality import BATCH
 
 pytestmark = pytest.mark.slow
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import trio
 from scrapes import told
+from shuffle_quality import entropies, quality
 
 from redoxfs.dataset import build_catalog, read_tree
 from redoxfs.fs.recorder import Recorder
@@ -34,7 +35,7 @@ from redoxfs.telemetry.history import (
     stats_of,
 )
 from redoxfs.telemetry.lap_watch import FOLLOWED, Finished, LapQuality, LapWatch
-from redoxfs.telemetry.quality import BATCH, entropies, quality
+from redoxfs.telemetry.quality import BATCH
 
 DAY_S = 86_400.0
 

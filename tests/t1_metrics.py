@@ -11,12 +11,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from declared import missing, undeclared
 from hypothesis import given
 from hypothesis import strategies as st
 from scrapes import told
 
 from redoxfs.native import Histogram
-from redoxfs.telemetry import EACH, METRICS, Distribution, Kind, Metric, When, missing, undeclared
+from redoxfs.telemetry import EACH, METRICS, Distribution, Kind, Metric, When
 
 ROOT = Path(__file__).parents[1]
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from paper_layout import plain_layout
 from randomness import bound, randomness, shuffle_buffer
 from remote_memory import remote_memory
+from shuffle_quality import mate_pairs, quality
 
 from redoxfs.chunks.layout import build_cells
 from redoxfs.chunks.storage_speed import StorageSpeed
@@ -20,7 +21,6 @@ from redoxfs.simulate.cluster import PAPER, Counts, OneNode, Reads, Scale, SlotC
 from redoxfs.simulate.orders import orders
 from redoxfs.simulate.policies import CLUSTERS, POLICIES, WARM_EPOCHS, Dataset, measure, one_node
 from redoxfs.simulate.pool_cluster import PoolCluster
-from redoxfs.telemetry.quality import mate_pairs, quality
 
 pytestmark = pytest.mark.slow
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from caches import flip
+from declared import missing, undeclared
 from disks import BLOCK_BYTES, Disk, is_possible
 from images import make_images, path_in, read_each
 from machine import Machine
@@ -18,7 +19,7 @@ from object_server import serving
 from packs import Options, pack_here
 from patience import until
 
-from redoxfs.telemetry import METRICS, When, missing, undeclared
+from redoxfs.telemetry import METRICS, When
 
 CLASSES = {f"n0000010{number}": 60 for number in range(4)}
 SAMPLES = sum(CLASSES.values())

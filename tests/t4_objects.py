@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from declared import missing, undeclared
 from images import make_images, path_in, read_each
 from machine import Machine
 from object_server import REFUSED, STATUS_503, Server, serving
 from packs import Options, pack_here
 
 import redoxfs
-from redoxfs.telemetry import METRICS, When, missing, undeclared
+from redoxfs.telemetry import METRICS, When
 
 CLASSES = {f"n0000010{number}": 40 for number in range(4)}
 PACKED = Options(shard_bytes=1 << 18, chunk_size=8)

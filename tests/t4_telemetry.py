@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from declared import missing, undeclared
 from machine import PATIENCE_S, Machine
 from ports import reserve
 from scrapes import Series, series_of, text_of, value_of
 
-from redoxfs.telemetry import METRICS, When, missing, undeclared
+from redoxfs.telemetry import METRICS, When
 
 
 def read_all(root: Path) -> int:

@@ -5,12 +5,13 @@ import random
 from pathlib import Path
 
 import pytest
+from declared import missing, undeclared
 from images import make_images
 from machine import Machine
 from ports import reserve_addresses, reserve_two
 from scrapes import series_of, text_of, value_of
 
-from redoxfs.telemetry import METRICS, When, missing, undeclared
+from redoxfs.telemetry import METRICS, When
 from redoxfs.telemetry.history import read
 
 # No node is lost in these tests, and a slow one must not be taken for lost.

@@ -9,7 +9,7 @@ from redoxfs.late import names_of
 
 if TYPE_CHECKING:
     from redoxfs.telemetry.distribution import Distribution, as_json
-    from redoxfs.telemetry.metric import EACH, PREFIX, Kind, Metric, When, missing, undeclared
+    from redoxfs.telemetry.metric import EACH, Kind, Metric, When
     from redoxfs.telemetry.outcome import Outcome
     from redoxfs.telemetry.rates import Rates
     from redoxfs.telemetry.registry import METRICS
@@ -17,7 +17,7 @@ else:
     __getattr__ = names_of(
         __name__,
         distribution="Distribution as_json",
-        metric="EACH PREFIX Kind Metric When missing undeclared",
+        metric="EACH Kind Metric When",
         outcome="Outcome",
         rates="Rates",
         registry="METRICS",
@@ -26,7 +26,6 @@ else:
 __all__ = [
     "EACH",
     "METRICS",
-    "PREFIX",
     "Distribution",
     "Kind",
     "Metric",
@@ -34,6 +33,4 @@ __all__ = [
     "Rates",
     "When",
     "as_json",
-    "missing",
-    "undeclared",
 ]

@@ -83,9 +83,8 @@ from recorded_orders import (
 )
 from results import check_plot, grid, rounded, write
 from rich.console import Console
+from shuffle_quality import quality  # recorded_orders says where it is
 from small_resnet import DEBIAN_FOLDER, read_images
-
-from redoxfs.telemetry.quality import quality
 
 TRAINING, QUICK_TRAINING = 60_000, 2_000
 

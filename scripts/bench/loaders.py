@@ -52,7 +52,11 @@ from results import check_plot, rounded, write
 from rich.console import Console
 from rich.markdown import Markdown
 
-from redoxfs.telemetry.quality import BATCH, quality
+from redoxfs.telemetry.quality import BATCH
+
+sys.path.append(str(Path(__file__).parents[1] / "research"))
+
+from shuffle_quality import quality
 
 JOBS = mounts.HERE / "loader_jobs"
 BATCH_SIZE = 64

@@ -31,8 +31,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from redoxfs.chunks import build_cells
 from redoxfs.dataset import build_catalog, read_tree
-from redoxfs.telemetry.quality import quality
 from redoxfs.torch import RedoxSampler
+
+sys.path.append(str(Path(__file__).parents[1] / "research"))
+
+from shuffle_quality import quality
 
 CHUNK = 8
 FOLDERS = 50

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from shuffle_quality import quality
 
 from redoxfs.simulate.cluster import OneNode
 from redoxfs.simulate.orders import orders
 from redoxfs.simulate.policies import WARM_EPOCHS, Dataset, one_node
-from redoxfs.telemetry.quality import quality
 
 Int32 = npt.NDArray[np.int32]
 

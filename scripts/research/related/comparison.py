@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from chunk_size import SAMPLE_BYTES
 from randomness import MEASURED_EPOCHS
+from shuffle_quality import mean_mate_pairs, quality
 
 from redoxfs.chunks import StorageSpeed
 from redoxfs.simulate.orders import orders
 from redoxfs.simulate.policies import WARM_EPOCHS
-from redoxfs.telemetry.quality import mean_mate_pairs, quality
 from related import caches, redox, shuffles, substitutes
 from related.epoch import Epoch, Int32, Setting, System
 
