@@ -60,8 +60,6 @@ from redoxfs.protocol.turns import Turns
 
 Int64 = npt.NDArray[np.int64]
 
-NO_BLOCKS = np.zeros((0, 3), np.int64)
-
 NO_TIME_NS = -1
 """The time of a stamp that no file has."""
 
@@ -174,8 +172,8 @@ class NodeState(NamedTuple):
         numbers, arrays = decode(data)
         try:
             turns = Turns(arrays["laps"], arrays["had"], numbers["given"])
-            of_binding = {
-                name: arrays[f"binding.{name}"] for name in BindingTables._fields if f"binding.{name}" in arrays
+            of_binding: dict[str, Any] = {
+                name: arrays[f"binding.{name}"] for name in BindingTables._fields if name != "reservations_made"
             }
             tables = BindingTables(**of_binding, reservations_made=numbers["reservations_made"])
             policy = None
@@ -191,9 +189,7 @@ class NodeState(NamedTuple):
                 numbers["last_handle"],
                 turns,
                 tables,
-                # Checkpoints of earlier versions have no blocks.
-                **{name: arrays[name] for name in _COLUMNS if name != "blocks"},
-                blocks=arrays.get("blocks", NO_BLOCKS),
+                **{name: arrays[name] for name in _COLUMNS},
                 policy=policy,
                 place=numbers["place"],
             )

@@ -38,10 +38,9 @@ class BindingTables(NamedTuple):
     reservers: Int64
     callers: Int64
     reservations_made: int
-    # Checkpoints of earlier versions have none of these.
-    unseen: Int64 = np.zeros((0, 2), np.int64)
-    unseen_trees: Int64 = np.zeros((0, 0), np.int64)
-    unseen_turns: npt.NDArray[np.int32] = np.zeros(0, np.int32)
+    unseen: Int64
+    unseen_trees: Int64
+    unseen_turns: npt.NDArray[np.int32]
 
 
 def rows(items: Iterable[tuple[int, ...]], columns: int) -> Int64:
