@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redoxfs.protocol.samplers import RandomOrder, distributed_order, distributed_orders, in_step
+from redoxfs.protocol.samplers import RandomOrder, distributed_orders, in_step
 
 SIZES = st.integers(1, 200)
 WORLDS = st.integers(1, 9)
@@ -51,7 +51,7 @@ def test_torch_2_13_data_loader_with_persistent_workers() -> None:
 def test_torch_2_13_distributed_sampler(
     samples: int, world: int, rank: int, epoch: int, seed: int, drop_last: bool, order: list[int]
 ) -> None:
-    made = distributed_order(samples, world=world, rank=rank, epoch=epoch, seed=seed, drop_last=drop_last)
+    made = distributed_orders(samples, world=world, epoch=epoch, seed=seed, drop_last=drop_last)[rank]
     assert made.dtype == np.int32
     assert made.tolist() == order
 
@@ -86,13 +86,6 @@ def test_drop_last_does_not_change_the_order(samples: int, world: int, seed: int
     assert np.array_equal(kept, filled[:, : kept.shape[1]])
 
 
-@given(SIZES, WORLDS, SEEDS, st.data())
-def test_a_rank_s_order_is_its_row_of_all_orders(samples: int, world: int, seed: int, data: st.DataObject) -> None:
-    rank = data.draw(st.integers(0, world - 1))
-    orders = distributed_orders(samples, world=world, epoch=1, seed=seed)
-    assert np.array_equal(distributed_order(samples, world=world, rank=rank, epoch=1, seed=seed), orders[rank])
-
-
 def test_ranks_of_one_node_ask_in_turn() -> None:
     orders = [np.array(order, np.int32) for order in ([1, 2, 3], [4], [], [5, 6])]
     assert in_step(orders).tolist() == [1, 4, 5, 2, 6, 3]
@@ -104,7 +97,7 @@ def test_a_seed_of_more_than_64_bits_is_refused(seed: int) -> None:
     with pytest.raises(ValueError, match="64 bits"):
         RandomOrder(10, seed)
     with pytest.raises(ValueError, match="64 bits"):
-        distributed_order(10, world=1, rank=0, epoch=0, seed=seed)
+        distributed_orders(10, world=1, epoch=0, seed=seed)
 
 
 @pytest.mark.parametrize("samples", [0, -1, 2**31])
@@ -115,7 +108,6 @@ def test_a_bad_number_of_samples_is_refused(samples: int) -> None:
         distributed_orders(samples, world=1, epoch=0, seed=0)
 
 
-@pytest.mark.parametrize(("world", "rank"), [(2, 2), (2, -1), (0, 0)])
-def test_a_bad_rank_is_refused(world: int, rank: int) -> None:
-    with pytest.raises(ValueError, match="rank"):
-        distributed_order(10, world=world, rank=rank, epoch=0, seed=0)
+def test_a_world_without_ranks_is_refused() -> None:
+    with pytest.raises(ValueError, match="world is 0"):
+        distributed_orders(10, world=0, epoch=0, seed=0)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redoxfs.chunks import Layout, MemoryTooSmallError, build_cells, build_layout, deal, memory_for_share
+from redoxfs.chunks import Layout, MemoryTooSmallError, build_cells, deal, fit, memory_for_share
 from redoxfs.chunks.layout import Ints
 
 PLENTY = 1 << 50
@@ -32,6 +32,10 @@ def slot_maxima(layout: Layout, sizes: Ints) -> int:
         for slot in range(layout.chunk_size):
             total += max((int(sizes[s]) for s in rows[:, slot] if s >= 0), default=0)
     return total
+
+
+def build_layout(class_of: Ints, sizes: Ints, *, chunk_size: int, memory_bytes: int, seed: int) -> Layout:
+    return fit(build_cells(class_of, sizes, chunk_size=chunk_size, seed=seed), sizes, memory_bytes)
 
 
 @given(datasets(), st.integers(0, 100))

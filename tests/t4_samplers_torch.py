@@ -6,7 +6,7 @@ from itertools import islice, product
 import numpy as np
 import pytest
 
-from redoxfs.protocol.samplers import RandomOrder, distributed_order, distributed_orders
+from redoxfs.protocol.samplers import RandomOrder, distributed_orders
 
 pytestmark = pytest.mark.programs
 
@@ -52,7 +52,7 @@ def test_a_distributed_order_is_right_for_any_seed(seed: int) -> None:
     for rank in range(3):
         sampler = distributed.DistributedSampler(Numbers(1000), 3, rank, seed=seed)
         sampler.set_epoch(2)
-        order = distributed_order(1000, world=3, rank=rank, epoch=2, seed=seed)
+        order = distributed_orders(1000, world=3, epoch=2, seed=seed)[rank]
         assert order.dtype == np.int32
         assert order.tolist() == list(sampler)
 

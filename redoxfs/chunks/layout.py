@@ -129,11 +129,6 @@ class Layout:
         return len(self.vc_start) - 1
 
 
-def build_layout(class_of: Ints, sample_bytes: Ints, *, chunk_size: int, memory_bytes: int, seed: int) -> Layout:
-    """`build_cells` and `fit` in one."""
-    return fit(build_cells(class_of, sample_bytes, chunk_size=chunk_size, seed=seed), sample_bytes, memory_bytes)
-
-
 def fit(cells: Cells, sample_bytes: Ints, memory_bytes: int, *, nodes: int = 1) -> Layout:
     """The layout of S samples with the fewest chunks per VC that fits in ``memory_bytes``.
 

@@ -28,8 +28,7 @@ def run(options: ServeOptions) -> int:
     if options.mount.log_format == "json":
         say_by(logging.getLogger("redoxfs").info)
     path, timeout_s = Path(os.path.abspath(options.fd_socket)), options.mount.timeout_s
-    settings = receive_settings(path, timeout_s)
-    mount = replace(_merged(options, settings.arguments), mountpoint=os.fspath(path), foreground=True)
+    mount = replace(_merged(options, receive_settings(path, timeout_s)), mountpoint=os.fspath(path), foreground=True)
     prepared = prepare_received(mount, partial(receive_mount, path, timeout_s))
     work = work_of(prepared)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from redoxfs.dataset.errors import ClassesError, SourceError, show
     from redoxfs.dataset.fingerprints import fingerprint
     from redoxfs.dataset.scan import read_tree
-    from redoxfs.dataset.tree import CONTROL_NAME, Tree
+    from redoxfs.dataset.tree import Tree
 else:
     __getattr__ = names_of(
         __name__,
@@ -26,11 +26,10 @@ else:
         errors="ClassesError SourceError show",
         fingerprints="fingerprint",
         scan="read_tree",
-        tree="CONTROL_NAME Tree",
+        tree="Tree",
     )
 
 __all__ = [
-    "CONTROL_NAME",
     "TURN_OFF",
     "Beside",
     "Catalog",

@@ -21,7 +21,6 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +40,6 @@ RETRY_S = 0.2
 """Between two attempts to connect, while the other side starts."""
 
 _READY = b"ready"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the volume says about a mount, as arguments of `redoxfs mount`."""
-
-    arguments: tuple[str, ...]
 
 
 class ReceivedMount:
@@ -78,8 +70,8 @@ class ReceivedMount:
 # The side that serves
 
 
-def receive_settings(path: Path, timeout_s: float) -> Settings:
-    """The settings of the volume whose socket is at ``path``.
+def receive_settings(path: Path, timeout_s: float) -> tuple[str, ...]:
+    """What the volume whose socket is at ``path`` says about its mount, as arguments of `redoxfs mount`.
 
     Waits up to ``timeout_s`` until somebody listens there. Raises FuseUnavailableError.
     """
@@ -88,7 +80,7 @@ def receive_settings(path: Path, timeout_s: float) -> Settings:
     arguments = answer.get("arguments")
     if not isinstance(arguments, list) or not all(isinstance(each, str) for each in arguments):
         raise FuseUnavailableError(f"--fd-socket {path}: sent settings without arguments")
-    return Settings(tuple(arguments))
+    return tuple(arguments)
 
 
 def receive_mount(path: Path, timeout_s: float) -> ReceivedMount:

@@ -41,8 +41,7 @@ from redoxfs.protocol.events import (
 from redoxfs.protocol.lap_progress import TreeLap
 from redoxfs.protocol.local_first import Given, LocalFirst, PassingNode, Take, exchange_for
 from redoxfs.protocol.pool import PoolPolicy, retained_bytes_for
-from redoxfs.protocol.replay import NO_SAMPLE, Replay, Replayable, ReplayError
-from redoxfs.protocol.samplers import RandomOrder, distributed_order, distributed_orders, in_step
+from redoxfs.protocol.replay import NO_SAMPLE, Replay, ReplayError
 from redoxfs.protocol.serving import Kept, ServingPolicy, SharedServingPolicy
 from redoxfs.protocol.shared_replay import SharedReplay
 from redoxfs.protocol.slot import SlotPolicy
@@ -70,12 +69,10 @@ __all__ = [
     "Pending",
     "Policy",
     "PoolPolicy",
-    "RandomOrder",
     "RemoteAnswer",
     "RemoteRead",
     "Replay",
     "ReplayError",
-    "Replayable",
     "Served",
     "ServingPolicy",
     "SharedPolicy",
@@ -89,11 +86,8 @@ __all__ = [
     "ThreadEnded",
     "TreeLap",
     "answer_of",
-    "distributed_order",
-    "distributed_orders",
     "exchange_for",
     "homes_by_vc",
-    "in_step",
     "message_of",
     "numbers_of",
     "retained_bytes_for",

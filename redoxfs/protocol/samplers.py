@@ -1,7 +1,7 @@
 """The orders of PyTorch's samplers, bit for bit, without PyTorch.
 
 A trace has to be there before the job asks. Where the job's sampler has a seed of its own, its order is a function of
-that seed and is computed here: `distributed_order` for a DistributedSampler, `RandomOrder` for a RandomSampler or a
+that seed and is computed here: `distributed_orders` for a DistributedSampler, `RandomOrder` for a RandomSampler or a
 shuffling DataLoader that was given a generator.
 
 They rest on the following behavior of PyTorch 2.13, which tests/t4_samplers_torch.py compares:
@@ -60,28 +60,17 @@ class RandomOrder(Iterator[Int32]):
         return order
 
 
-def distributed_order(
-    samples: int, *, world: int, rank: int, epoch: int, seed: int, shuffle: bool = True, drop_last: bool = False
+def distributed_orders(
+    samples: int, *, world: int, epoch: int, seed: int, shuffle: bool = True, drop_last: bool = False
 ) -> Int32:
-    """int32[n]: the order of a ``DistributedSampler`` for ``rank`` of ``world`` after ``set_epoch(epoch)``.
+    """int32[world, n]: the orders of a ``DistributedSampler`` for each rank of ``world`` after ``set_epoch(epoch)``.
 
     n is samples / world, rounded up and filled with samples from the start of the order, or rounded down where
     ``drop_last``.
 
     Raises:
-        ValueError: no samples, or 2^31 and more; a rank that is not below ``world``; a seed that torch does not accept.
+        ValueError: no samples, or 2^31 and more; a seed that torch does not accept.
     """
-    if not 0 <= rank < world:
-        raise ValueError(f"rank {rank} is not below world {world}")
-    ranks = distributed_orders(samples, world=world, epoch=epoch, seed=seed, shuffle=shuffle, drop_last=drop_last)
-    mine: Int32 = ranks[rank].copy()
-    return mine
-
-
-def distributed_orders(
-    samples: int, *, world: int, epoch: int, seed: int, shuffle: bool = True, drop_last: bool = False
-) -> Int32:
-    """int32[world, n]: `distributed_order` of every rank, for the time that one takes."""
     if not 0 < samples < MOST:
         raise ValueError(f"a distributed order takes 1 to {MOST - 1} samples, not {samples}")
     if world < 1:

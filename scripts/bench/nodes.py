@@ -30,7 +30,7 @@ from results import grid
 from rich.console import Console
 
 from redoxfs.chunks.layout import RESIDENT_SHARE
-from redoxfs.protocol.samplers import distributed_order
+from redoxfs.protocol.samplers import distributed_orders
 from redoxfs.simulate.policies import Dataset, measure
 
 READERS = 4
@@ -130,7 +130,7 @@ def read_epochs(mountpoints: Sequence[Path], names: Sequence[str], epochs: int, 
 
     def work(node: int, reader: int) -> None:
         for epoch in range(epochs + 1):
-            order = distributed_order(len(names), world=nodes, rank=node, epoch=epoch, seed=0)
+            order = distributed_orders(len(names), world=nodes, epoch=epoch, seed=0)[node]
             seen, wrong = [], 0
             barrier.wait()
             for index in order[reader::READERS].tolist():
