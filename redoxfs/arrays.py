@@ -33,7 +33,7 @@ def is_in(values: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def offsets_of(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
-    """int64[n + 1]: where each of n texts begins that lie one after the other, and where the last ends."""
+    """int64[n + 1]: where each of n runs of these lengths begins, one after the other, and where the last ends."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets

@@ -51,5 +51,6 @@ def _has(value: Any, path: list[str]) -> bool:
         return True
     name, *rest = path
     if name == EACH:
-        return any(_has(inner, rest) for inner in (value.values() if isinstance(value, Mapping) else value or ()))
+        elements = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        return any(_has(inner, rest) for inner in elements)
     return isinstance(value, Mapping) and name in value and _has(value[name], rest)

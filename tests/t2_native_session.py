@@ -702,7 +702,7 @@ def test_looks_that_find_nothing_are_left_out_after_that_kind_of_request() -> No
 
 
 def test_the_wait_goes_on_over_requests_that_the_session_answers_by_itself() -> None:
-    """So the caller has no turn in vain between what a program asks before an open."""
+    """So requests that a program makes before an open do not wake the caller."""
 
     def kernel(device: Device) -> None:
         for _ in range(5):
@@ -714,6 +714,7 @@ def test_the_wait_goes_on_over_requests_that_the_session_answers_by_itself() -> 
     with helped(0) as (device, session), ThreadPoolExecutor(1) as threads:
         sent = threads.submit(kernel, device)
         events = session.take(0, 3_600_000)
+        # If that returned too early, the thread still waits for answers.
         while not sent.done():
             session.take(0, 10)
         sent.result()

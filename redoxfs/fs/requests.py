@@ -60,7 +60,8 @@ LINGER_MS = 4
 most programs take to their next request, and shorter than any deadline."""
 
 TURN_S = 5e-3
-"""The longest time without a turn of the other tasks: long enough to make the scheduler's cost small."""
+"""How long the loop gives the other tasks no turn: long enough to make the scheduler's cost small. The session may
+sleep for `LINGER_MS` beyond it."""
 
 WAITING_TURN_S = 1e-3
 """The same while requests wait for other tasks."""

@@ -19,7 +19,7 @@ enum {
     // Events that the owner has not taken. Beyond them, nothing is received: programs wait in the kernel.
     QUEUE = 4096,
     // Work in one turn of the owner, in requests, and how long a turn may go on if requests keep coming: about 2 ms,
-    // or as long as the owner would have it sleep.
+    // or as long as the owner lets it sleep, if that is longer.
     TURN = 256,
     TURN_NS = 2000000,
     MILLISECOND = 1000000,

@@ -84,8 +84,8 @@ int redox_session_watch(redox_session *session, int fd);
 // Receives requests. Returns the number of events, at most `most`, or -1 if the mount is over and there are none.
 //
 // Returns as soon as there are events and no further request. If there is nothing, looks for `look_us`, unless looks
-// after such a request rarely find anything, and then sleeps; up to `wait_ms` in all, also between requests that it
-// answers by itself. But it returns at once while requests are with the relay, which may run in the caller's thread.
+// after such a request rarely find anything, and then sleeps. It sleeps up to `wait_ms` in all, between requests that it
+// answers by itself as well. But it returns at once while requests are with the relay, which may run in the caller's thread.
 int redox_session_take(redox_session *session, uint32_t look_us, uint32_t wait_ms, redox_event *events, int most);
 
 typedef struct {

@@ -83,7 +83,7 @@ from recorded_orders import (
 )
 from results import check_plot, grid, rounded, write
 from rich.console import Console
-from shuffle_quality import quality  # recorded_orders says where it is
+from shuffle_quality import quality  # in a folder that recorded_orders has put on the path
 from small_resnet import DEBIAN_FOLDER, read_images
 
 TRAINING, QUICK_TRAINING = 60_000, 2_000

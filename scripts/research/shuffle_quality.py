@@ -1,4 +1,4 @@
-"""`redoxfs.telemetry.quality` of whole epochs, whose orders are known. A mount has estimates of it."""
+"""The measures of `redoxfs.telemetry.quality`, of epochs whose whole order is known. A mount only estimates them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
