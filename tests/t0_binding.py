@@ -330,6 +330,19 @@ def test_stat_and_open_of_both_files_agree() -> None:
             assert {read(binding, path, 100, file) for file in (CAPTION, IMAGE)} == reported
 
 
+@pytest.mark.parametrize("thread", [100, 200])
+def test_a_size_of_an_image_between_does_not_tear_a_group(thread: int) -> None:
+    binding = job(files=2)
+    for epoch in range(3):
+        order = shuffled(epoch)
+        for start in range(0, 64, 16):
+            batch = order[start : start + 16]
+            images = [read(binding, path, 100, IMAGE) for path in batch]
+            for path in batch:
+                binding.stat(path, IMAGE, thread)
+            assert [read(binding, path, thread, CAPTION) for path in batch] == images
+
+
 def test_a_group_keeps_its_bytes_until_all_members_are_opened() -> None:
     binding = job(files=2)
     binding.open(3, IMAGE, 100)

@@ -75,19 +75,14 @@ class Model:
 
     def expect(self, path: int, file: int, thread: int) -> int | None:
         """The sample that an open must serve; None where the policy has the choice."""
-        sample, _, seen_by = self.reserved.get(path, (None, 0, {}))
-        if self.handles[path] or self.looks(path, thread):
+        at_rest = path in self.answer and file not in self.opened[path]
+        if self.handles[path] or self.looks(path, thread) or at_rest:
             return self.answer[path]
-        if thread in seen_by:
-            return sample
-        if path in self.answer and file not in self.opened[path]:
-            return self.answer[path]
-        return sample
+        return self.reserved[path][0] if path in self.reserved else None
 
     def is_turn(self, path: int, file: int, thread: int) -> bool:
         at_rest = path in self.answer and file not in self.opened[path]
-        seen_by = path in self.reserved and thread in self.reserved[path][2]
-        return not (self.handles[path] or self.looks(path, thread) or (at_rest and not seen_by))
+        return not (self.handles[path] or self.looks(path, thread) or at_rest)
 
     def fair(self, path: int) -> set[int]:
         """The samples of the column that may have the next turn."""
@@ -255,8 +250,6 @@ class BindingMachine(RuleBasedStateMachine):
             assert reported.sample == expected
             if reported.bound:
                 model.hold(thread, path)
-            elif thread and path in model.reserved and thread in model.reserved[path][2]:
-                model.reserved[path][2][thread] = model.asked[thread]
             return
         if expected is not None:
             assert reported.sample == expected

@@ -464,13 +464,11 @@ class Binding:
             return LOOK
         if thread == UNKNOWN_THREAD and self._unseen.looks(path):
             return LOOK
-        reservation = self._reservations.get(path)
-        if reservation is not None and thread in reservation.seen_by:
-            return RESERVED
         at_rest = self._opened is not None and self._answer[path] >= 0
         if at_rest and not self._was_opened(path, file):
+            # Also for a thread that saw another size: of a file of the group that it opened before.
             return JOIN
-        return TURN if reservation is None else RESERVED
+        return RESERVED if path in self._reservations else TURN
 
     def _answer_anew(self, path: int, sample: int) -> None:
         self._answer[path] = sample
