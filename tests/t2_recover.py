@@ -667,6 +667,20 @@ def test_a_loaded_state_holds_after_a_kill(tmp_path: Path) -> None:
         trio.run(main, dataset)
 
 
+def test_the_ranks_that_told_of_an_epoch_are_known_after_a_kill(tmp_path: Path) -> None:
+    async def main(dataset: Dataset) -> None:
+        mount = mounted(dataset)
+        mount.node.ranks[0] = [None, 3], {0, 2}
+        mount.node.ranks[None] = [7, 2], {1}
+        mount.node.checkpoint()
+        await mount.restart()
+        assert mount.node.ranks == {0: ([None, 3], {0, 2}), None: ([7, 2], {1})}
+        mount.end()
+
+    with directory(tmp_path / "data") as dataset:
+        trio.run(main, dataset)
+
+
 def test_an_open_whose_program_was_killed_meanwhile_leaves_nothing_bound(tmp_path: Path) -> None:
     async def main(dataset: Dataset) -> None:
         mount = mounted(dataset)

@@ -32,7 +32,7 @@ def told(*, passes: bool = True) -> tuple[ToldEpochs, Any]:
         policy.keep_passes(classes, len(TREES))
     checkpoints: list[int] = []
     plan = SimpleNamespace(policy=policy, sharing=None)
-    node: Any = SimpleNamespace(plan=plan, checkpoint=lambda: checkpoints.append(1))
+    node: Any = SimpleNamespace(plan=plan, ranks={}, checkpoint=lambda: checkpoints.append(len(node.ranks)))
     node.checkpoints = checkpoints
     return ToldEpochs(node, TREES), node
 
@@ -42,7 +42,7 @@ def test_a_pass_of_the_tree_begins_and_is_in_a_checkpoint(data: bytes, tree: int
     epochs, node = told()
     assert trio.run(epochs.begin, data) == {"begun": True}
     assert node.plan.policy.begun == [tree]
-    assert node.checkpoints == [1]
+    assert len(node.checkpoints) == 1
     assert epochs.stats() == {"epochs_told": 1}
 
 
@@ -73,8 +73,19 @@ def begun_by(words: str) -> list[int]:
         assert trio.run(epochs.begin_of_rank, data) == {"begun": True}
         counts.append(epochs.told)
     assert node.plan.policy.begun == [0] * epochs.told
-    assert len(node.checkpoints) == epochs.told
+    assert node.checkpoints == [1] * len(counts), "each has the rank that came"
     return counts
+
+
+def test_a_daemon_that_takes_over_between_two_ranks_begins_no_other_pass() -> None:
+    epochs, node = told()
+    for rank in (0, 2):
+        trio.run(epochs.begin_of_rank, json.dumps(["train", None, 3, rank]).encode())
+    next_one = ToldEpochs(node, TREES)
+    trio.run(next_one.begin_of_rank, b'["train", null, 3, 1]')
+    assert node.plan.policy.begun == [0]
+    trio.run(next_one.begin_of_rank, b'["train", null, 3, 2]')
+    assert node.plan.policy.begun == [0, 0]
 
 
 def test_the_first_rank_of_an_epoch_begins_its_pass_and_the_others_join_it() -> None:

@@ -63,6 +63,7 @@ from redoxfs.node.posts import Posts
 from redoxfs.node.recent import RecentTurns
 from redoxfs.node.recovery import (
     Past,
+    Ranks,
     Recovered,
     Unanswered,
     packed,
@@ -376,6 +377,11 @@ class Node:
     def blocks(self) -> Blocks:
         """The last blocks of samplers."""
         return self._succession.blocks
+
+    @property
+    def ranks(self) -> Ranks:
+        """The ranks that told of an epoch."""
+        return self._succession.ranks
 
     def _give(self, path: int, turn: Served) -> None:
         """As `_take_turn`. Bytes that the slots have dropped are read again."""

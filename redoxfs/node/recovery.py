@@ -8,7 +8,7 @@ again.
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,10 @@ Int64 = npt.NDArray[np.int64]
 
 NO_TIME_NS = -1
 """The time of a stamp that no file has."""
+
+
+Ranks: TypeAlias = dict[int | None, tuple[list[Any], set[int]]]
+"""By class tree, or None for all: what the ranks of a job say of the present epoch, and those that said so."""
 
 
 class RecoveryError(Exception):
@@ -131,6 +135,7 @@ class NodeState(NamedTuple):
     ``policy``      the state of a policy of several nodes, which has the turns; None for that of one node
     ``place``       this node among those of its job (`node.cluster`); None without a job of several nodes
     ``blocks``      token, number, sample, of the last block of each sampler
+    ``ranks``       that told of an epoch
     """
 
     identity: str
@@ -149,6 +154,7 @@ class NodeState(NamedTuple):
     policy: SharedState | None
     place: Mapping[str, Any] | None
     blocks: Int64
+    ranks: Ranks
 
     def encode(self) -> bytes:
         tables = self.tables._asdict()
@@ -159,6 +165,7 @@ class NodeState(NamedTuple):
             "reservations_made": tables.pop("reservations_made"),
             "policy": None if self.policy is None else self.policy.values,
             "place": self.place,
+            "ranks": [(tree, epoch, sorted(came)) for tree, (epoch, came) in self.ranks.items()],
         }
         arrays: dict[str, npt.NDArray[Any]] = {f"binding.{name}": array for name, array in tables.items()}
         arrays |= {name: getattr(self, name) for name in _COLUMNS}
@@ -192,8 +199,9 @@ class NodeState(NamedTuple):
                 **{name: arrays[name] for name in _COLUMNS},
                 policy=policy,
                 place=numbers["place"],
+                ranks={tree: (epoch, set(came)) for tree, epoch, came in numbers["ranks"]},
             )
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, ValueError):
             raise CheckpointError("it is damaged: its arrays are not those of a checkpoint") from None
 
 

@@ -23,6 +23,7 @@ from redoxfs.node.recovery import (
     NodeState,
     OpenBefore,
     Past,
+    Ranks,
     Recovered,
     Unanswered,
     handle_rows,
@@ -45,6 +46,7 @@ class Succession:
     ``undecided``  by request: opens that wait, or waited, for another node
     ``place``      returns this node's place among the nodes of its job, as JSON; None without a job of several nodes
     ``blocks``     the last blocks of samplers
+    ``ranks``      the ranks that told of an epoch (`Ranks`)
     """
 
     catalog: Catalog
@@ -62,6 +64,7 @@ class Succession:
     undecided: dict[int, Unanswered] = field(default_factory=dict)
     place: Callable[[], Mapping[str, Any]] | None = None
     blocks: Blocks = field(default_factory=Blocks)
+    ranks: Ranks = field(default_factory=dict)
     # Opens that the process before this one decided and did not answer: they keep their paths open.
     _pins: dict[int, Unanswered] = field(default_factory=dict)
     _identified: tuple[object, str] | None = None
@@ -79,6 +82,7 @@ class Succession:
         if isinstance(former.replay, SharedReplay):
             self.pending.resume(former.replay.undecided, former.replay.promises)
         self.blocks = former.blocks
+        self.ranks.update(past.state.ranks)
         self.callers.resume({thread: heard_ns / 1e9 for thread, heard_ns in former.heard.items()})
         self.supply.resume(former.changed)
         for handle in former.handles.values():
@@ -182,4 +186,5 @@ class Succession:
             policy=of_policy,
             place=None if self.place is None else self.place(),
             blocks=rows(self.blocks.rows(), 3),
+            ranks=self.ranks,
         ).encode()

@@ -10,7 +10,7 @@ policies go on as they are; the answer says which it is. `redoxfs.epoch` and `re
 
 The ranks of a job need not agree. Each tells its epochs, and an epoch has each rank once: the first rank that comes
 again begins the next. Rejected: the number of the epoch alone. Many loaders have none, and a job that resumes has the
-same one again.
+same one again. Who came is in the checkpoint, so that a daemon which takes over between two ranks begins no other pass.
 
 Called in the node's task, between two requests.
 """
@@ -31,8 +31,6 @@ class ToldEpochs:
         self._node = node
         self._trees = trees
         self.told = 0
-        # By tree: what all ranks of the present epoch say of it, and those that said so.
-        self._epochs: dict[int | None, tuple[list[Any], set[int]]] = {}
 
     async def begin(self, data: bytes) -> Mapping[str, Any]:
         """Begin a pass. ``begun`` is False if the policy has none. Raises ValueError for a tree that is not there."""
@@ -42,14 +40,15 @@ class ToldEpochs:
         """Begin a pass, or join that of the other ranks. Raises ValueError."""
         name, *epoch, rank = _parsed(data)
         tree = self._tree_in(os.fsencode(name))
-        of_epoch, ranks = self._epochs.get(tree, (epoch, {rank}))
-        if of_epoch == epoch and rank not in ranks:
-            ranks.add(rank)
+        ranks = self._node.ranks
+        of_epoch, came = ranks.get(tree, (epoch, {rank}))
+        if of_epoch == epoch and rank not in came:
+            came.add(rank)
+            self._node.checkpoint()
             return {"begun": True}
-        answer = self._begin(tree)
-        if answer["begun"]:
-            self._epochs[tree] = epoch, {rank}
-        return answer
+        if self._node.plan.policy.has_passes:
+            ranks[tree] = epoch, {rank}
+        return self._begin(tree)
 
     async def tree_of(self, data: bytes) -> Mapping[str, Any]:
         """``tree``: that which the directory ``data``, from the mountpoint on, lies in; else the only one in it.
