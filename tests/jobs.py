@@ -353,7 +353,7 @@ class Job:
 
     def epoch(self) -> None:
         """Threads begin to open every path once, anywhere."""
-        order = np.array(self.random.sample(range(self.samples), self.samples), np.int32)
+        order = np.array(self.order(), np.int32)
         orders = [order[node :: self.nodes] for node in range(self.nodes)]
         self.begin_epoch(orders)
         for node, own in enumerate(orders):
@@ -364,6 +364,10 @@ class Job:
             if self.walks_anywhere:
                 todo = [self.random.randrange(self.samples) for _ in range(6)]
                 self.threads.append(self.new_thread(node, todo, walks=True))
+
+    def order(self) -> Sequence[int]:
+        """The paths in the order of an epoch."""
+        return self.random.sample(range(self.samples), self.samples)
 
     def new_thread(self, node: int, todo: list[int], *, walks: bool = False, visits: bool = False) -> Thread:
         self.last_thread += 1

@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -103,16 +104,24 @@ class PoolJob(Job):
 
 
 class PassingJob(PoolJob):
-    """The same where nodes keep passes, and are told of half of the epochs. Laps are not exact."""
+    """The same where nodes keep passes, and are told of some of the epochs. Laps are not exact."""
 
     made = PassingNode
+
+    def __init__(self, seed: int, *, in_order: bool, told: float, **shape: Any) -> None:
+        super().__init__(seed, **shape)
+        self.in_order, self.told = in_order, told
+        self.is_exact = False
+
+    def order(self) -> Sequence[int]:
+        return range(self.samples) if self.in_order else super().order()
 
     def turn(self, path: int, sample: int) -> None:
         assert self.class_of[sample] == self.class_of[path]
 
     def begin_epoch(self, orders: Sequence[npt.NDArray[np.int32]]) -> None:
         del orders
-        if self.random.random() < 0.5:
+        if self.random.random() < self.told:
             for station in self.stations:
                 assert isinstance(station.policy, PassingNode)
                 station.policy.begin_pass(None)
@@ -200,6 +209,8 @@ passing = st.builds(
     remote_memory_bytes=st.sampled_from([0, 5, 1 << 30]),
     exchange=st.sampled_from([0.0, 1.0]),
     habits=habits,
+    in_order=st.booleans(),
+    told=st.sampled_from([0, 0.5]),
 )
 
 slots = st.builds(
@@ -285,7 +296,6 @@ class PassingMachine(FailingMachine):
     @initialize(job=passing)
     def begin(self, job: PassingJob) -> None:
         self.job = job
-        job.is_exact = False
 
 
 class SlotMachine(FailingMachine):
@@ -316,6 +326,20 @@ TestExactPools = slow(ExactPoolMachine.TestCase)
 TestExactPools.settings = settings(stateful_step_count=30, max_examples=50)
 TestExactSlots = slow(ExactSlotMachine.TestCase)
 TestExactSlots.settings = settings(stateful_step_count=30, max_examples=50)
+
+
+@pytest.mark.parametrize("steps", range(1, 12))
+def test_a_pass_closes_on_what_was_seen_before_a_checkpoint(steps: int) -> None:
+    job = PassingJob(steps, in_order=True, told=0, nodes=2, samples=60, classes=2)
+    for _ in range(3):
+        job.epoch()
+        job.run()
+    job.epoch()
+    job.run(steps)
+    job.stations[0].save()
+    for _ in range(40):
+        job.run(3)
+        job.continued(0)
 
 
 # Records

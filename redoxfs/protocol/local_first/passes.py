@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from redoxfs.arrays import distinct
-from redoxfs.protocol.pool.passes import EARLY, Pass
+from redoxfs.protocol.pool.passes import EARLY, EVIDENCE, Pass
 from redoxfs.protocol.tables import MOST, StateReader
 
 Int32 = npt.NDArray[np.int32]
@@ -367,15 +367,13 @@ class HomePasses:
         return -1, 0
 
     def table(self) -> dict[str, npt.NDArray[np.integer]]:
-        """All of it, for another process. A copy."""
+        """All of it, for another process, which is to find the same passes in the same opens. A copy."""
         trees = [
             (each.turn, each.since, each.told_until, each.lap_from, each.clock, each.epoch + 1, each.holds)
             for each in self.trees
         ]
-        asked, nodes, log = [], [], []
+        nodes, log = [], []
         for number, tree in enumerate(self.trees):
-            paths = np.flatnonzero((self.asked_array > tree.since) & (self._tree_array == number))
-            asked.append(np.stack([paths, self.asked_array[paths]], axis=1))
             nodes += [(number, node, each.since) for node, each in tree.logs.items()]
             if tree.holds:
                 of_nodes = {node: each.entries() for node, each in tree.logs.items()}
@@ -387,7 +385,8 @@ class HomePasses:
                 log.append(np.concatenate([of_whom, entries, self.left_with_array[entries[:, :1]]], axis=1))
         return {
             "pass.trees": np.array(trees, np.int64).reshape(-1, 7),
-            "pass.asked": np.concatenate([np.zeros((0, 2), np.int64), *asked]).astype(np.int64),
+            "pass.evidence": np.array([each.evidence() for each in self.trees], np.int64).reshape(-1, len(EVIDENCE)),
+            "pass.asked": self.asked_array.copy(),
             "pass.nodes": np.array(nodes, np.int64).reshape(-1, 3),
             "pass.log": np.concatenate([np.zeros((0, 6), np.int64), *log]).astype(np.int64),
             "pass.held": np.packbits(self.held_array),
@@ -406,8 +405,9 @@ class HomePasses:
             tree.turn, tree.told_until, tree.lap_from, tree.clock = turn, told_until, lap_from, clock
             tree.move(since)
             tree.epoch, tree.holds = epoch - 1, holds == 1
-        for path, number in reader.table("pass.asked", samples, MOST):
-            self.asked[path] = number
+        for tree, found in zip(self.trees, reader.table("pass.evidence", *[MOST] * len(EVIDENCE)), strict=True):
+            tree.resume_evidence(found)
+        self.asked_array[:] = reader.array("pass.asked", np.int32, samples)
         held, out, gone = (reader.flags(f"pass.{name}", samples) for name in ("held", "out", "gone"))
         self.held_array[:], self.out_array[:], self.gone_array[:] = held, out, gone
         self.held_of_array[:] = np.bincount(self._class_array[held], minlength=len(self.held_of))
@@ -438,9 +438,10 @@ class HomePasses:
             numbers[which] = np.maximum(numbers[which] - before, 0)
         self._shift(tree, self._node, before)
         tree.turn -= before
-        tree.told_until, tree.lap_from = max(0, tree.told_until - before), max(0, tree.lap_from - before)
         tree.since = 0
+        lap_from = tree.lap_from
         tree.forget_evidence()
+        tree.told_until, tree.lap_from = max(0, tree.told_until - before), max(0, lap_from - before)
 
     def _reset_clock(self, tree: HomePass) -> None:
         """Count what leaves from 0 on again, but for what is held back."""

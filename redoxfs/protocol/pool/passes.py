@@ -134,6 +134,13 @@ class PassFigures(NamedTuple):
     early: int
 
 
+EVIDENCE = (
+    *("repeats_from", "before", "run", "again", "row", "row_at", "row_run"),
+    *("moved_at", "moved_run", "complete_at", "complete_from", "watches"),
+)
+"""What `Pass.look` goes by, beside the run itself."""
+
+
 class Pass:
     """The run of one tree, and the evidence of where it began.
 
@@ -216,6 +223,14 @@ class Pass:
         self.lap_from = -1
         self.watches = self.ends_laps = self.is_over = False
         self._count()
+
+    def evidence(self) -> list[int]:
+        """What `look` goes by, for another process that is to find the same."""
+        return [int(getattr(self, name)) for name in EVIDENCE]
+
+    def resume_evidence(self, values: Sequence[int]) -> None:
+        for name, value in zip(EVIDENCE, values, strict=True):
+            setattr(self, name, value)
 
     def _count(self) -> None:
         self.voids = [void for void in self.voids if void > self.since]
