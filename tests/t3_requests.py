@@ -154,6 +154,8 @@ def test_what_other_nodes_send_waits_for_one_request_at_most(catalog: Catalog) -
             trio.open_nursery() as nursery,
         ):
             session = BusySession(int(catalog.members[0]))
+            requests = Requests(node, cast(Session, session), lambda: None, PageCache())
+            # As where a daemon takes over: it joins the others last.
             node.posts = posts = Posts()
 
             def take(number: int) -> None:
@@ -161,7 +163,6 @@ def test_what_other_nodes_send_waits_for_one_request_at_most(catalog: Catalog) -
                     posts.post(lambda: handled.append(session.takes))
 
             session.at_take = take
-            requests = Requests(node, cast(Session, session), lambda: None, PageCache())
             nursery.start_soon(requests.run, 0.0)
             await until_in_trio(lambda: len(handled) == 3)
             requests.stop()

@@ -218,9 +218,6 @@ class Requests:
             session.ask(entry, True)
         self._arrivals = node.supply.take_over()
         session.watch(self._arrivals)
-        self._posts = node.posts
-        if self._posts is not None:
-            session.watch(self._posts.take_over())
 
     def go_on(self, recovered: Recovered) -> None:
         """Continue after a process that served this mount before; before `run`.
@@ -242,14 +239,18 @@ class Requests:
 
     async def run(self, grace_s: float) -> None:
         """Serve until the mount is over, or `stop`. Requests that wait then get ``grace_s``, and are cancelled."""
+        # A process that continues has joined the other nodes after this was made.
+        posts = self._node.posts
+        if posts is not None:
+            self._session.watch(posts.take_over())
         try:
             async with trio.open_nursery() as self._nursery:
                 try:
                     with self._taking:
-                        await self._serve()
+                        await self._serve(_none_here if posts is None else posts.run)
                 finally:
-                    if self._posts is not None:
-                        self._posts.give_back()
+                    if posts is not None:
+                        posts.give_back()
                 for queue in (self._opens, self._reads):
                     # For the next process, if there is one.
                     queue.held.clear()
@@ -266,9 +267,8 @@ class Requests:
 
     # The loop
 
-    async def _serve(self) -> None:
+    async def _serve(self, post: Callable[[], bool]) -> None:
         take, deliver, journal = self._session.take, self._node.supply.deliver_some, self._journal
-        post = _none_here if self._posts is None else self._posts.run
         recorder, served = self._recorder, () if self._recorder is None else self._recorder.served
         fd, turn = self._session.fileno(), perf_counter()
         while True:
