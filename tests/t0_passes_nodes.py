@@ -117,6 +117,18 @@ class Job:
         node.unloaded.clear()
         node.revoked.clear()
 
+    def restart(self, number: int) -> None:
+        """Another process, which knows nothing, takes a node's place."""
+        others = [node for other, node in enumerate(self.nodes) if other != number]
+        begun = np.max([node.begun() for node in others], axis=0)
+        new = self.nodes[number] = self.node(number, len(self.nodes))
+        new.rejoin(begun)
+        new.unloaded.clear()
+        new.revoked.clear()
+        for node in others:
+            node.restarted(number)
+            self.exchanged(node)
+
     def read(self, streams: Sequence[Sequence[tuple[int, int]]], *, apart: int = 0, told: bool = False) -> list[int]:
         """Each node opens its stream of epochs and paths, up to so many opens ``apart``; of negative epochs is only
         told. Returns how many samples came twice in each epoch from 1 on, beyond the paths that did."""
@@ -211,6 +223,29 @@ def test_nodes_in_step_give_few_samples_twice_in_an_epoch_that_nobody_tells_of(k
     most, known = (10, 4) if kind == "padded by 5" else (2, 2)
     assert max(twice_in[:known]) <= most
     assert max(twice_in[known:]) <= 1
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 5, 20])
+def test_told_epochs_are_exact_after_a_node_was_replaced_by_one_that_knows_nothing(ahead: int) -> None:
+    """It is told of the next epoch so many opens before the others, or with them."""
+    nodes, paths = 3, 240
+    job, draw = Job(nodes, [path % 4 for path in range(paths)], seed=1, exchange=0.2), random.Random(5)
+    for epoch in range(6):
+        order = draw.sample(range(paths), paths)
+        own = [order[node::nodes] for node in range(nodes)]
+        first = ahead if epoch == 3 else 0
+        job.tell(0)
+        got = [job.open(0, path) for path in own[0][:first]]
+        for node in range(1, nodes):
+            job.tell(node)
+        for turn, paths_now in enumerate(zip(*own, strict=True)):
+            for node, path in enumerate(paths_now):
+                # The node that is replaced dies in the middle of an epoch.
+                if node or (turn >= first and (epoch != 2 or turn < 40)):
+                    got.append(job.open(node, path))
+        assert len(got) == len(set(got)) == paths - 40 * (epoch == 2)
+        if epoch == 2:
+            job.restart(0)
 
 
 @pytest.mark.parametrize("kind", ["whole", "in order"])

@@ -79,7 +79,7 @@ class LapService(Protocol):
         """Set the text that identifies these laps among those of other times. Before any turn."""
 
     def begun(self) -> npt.NDArray[np.int32]:
-        """int32[C]: how many laps of each class have begun, for a process that replaces another."""
+        """int32[n]: how many laps have begun, for a process that replaces another (`SharedServingPolicy.begun`)."""
 
     def rejoin(self, begun: npt.NDArray[np.int32]) -> None:
         """This process replaces another, and the others have continued. ``begun`` is the maximum over the peers.

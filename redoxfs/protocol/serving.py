@@ -158,11 +158,13 @@ class SharedServingPolicy(SharedPolicy, _Serving, Protocol):
         return {}
 
     def begun(self) -> Int32:
-        """int32[C]: how many laps of each class have begun. Empty: one that takes a node's place need not know."""
+        """int32[n]: how many laps of each class have begun, and what else one that takes a node's place has to know, of
+        which the greatest number counts. Empty: nothing."""
         return np.zeros(0, np.int32)
 
     def rejoin(self, begun: Int32) -> None:
-        """This process has taken the place of another; the laps that have ``begun`` go on without its samples."""
+        """This process has taken the place of another. The laps that have ``begun``, the maximum over the peers, go on
+        without its samples."""
         del begun
 
     def kept(self) -> tuple[Turns, SharedState | None]:

@@ -122,7 +122,7 @@ class Laps:
         self.lineage = lap_lineage
 
     def begun(self) -> npt.NDArray[np.int32]:
-        """int32[C]: how many laps of each class have begun."""
+        """int32[n]: how many laps have begun."""
         return self._policy.begun()
 
     def rejoin(self, begun: npt.NDArray[np.int32]) -> None:

@@ -24,7 +24,8 @@ not leave it then, and what it had taken from others and not used. Both give a c
 Never stuck, and never a wrong label: a node that is asked to give ``anyway`` gives whatever it has of the class.
 
 A new process in place of another (`rejoin`) holds all of its own samples back until its first repeated path, or until
-an epoch is told. It has the number of the epoch from the first message.
+an epoch is told. It has the number of the epoch from its peers; where none of them was told of any, from the first
+message.
 """
 
 import numpy as np
@@ -548,11 +549,15 @@ class PassingNode(LocalFirst):
         if tree.epoch != UNKNOWN or not message.epoch:
             return
         tree.epoch = message.epoch - 1
-        if message.holds or tree.epoch > 0:
-            self._passes.hold(tree)
-            # What the process before this one gave is not known: all that is not left here.
-            own = self._passes.samples(tree)
-            self._passes.hold_all(tree, own[np.asarray(self._left)[self._class_array[own]] == 0])
+        # One that was told of an epoch meanwhile knows what left in it.
+        if (message.holds or tree.epoch > 0) and not tree.told_until:
+            self._hold_unknown(tree)
+
+    def _hold_unknown(self, tree: HomePass) -> None:
+        """What the process before this one gave is not known: all that is not left here."""
+        self._passes.hold(tree)
+        own = self._passes.samples(tree)
+        self._passes.hold_all(tree, own[np.asarray(self._left)[self._class_array[own]] == 0])
 
     # Laps
 
@@ -612,16 +617,26 @@ class PassingNode(LocalFirst):
         super()._enter_lap(cls, lap)
         self._passes.entered[cls] = self._tree_of_class[cls].turn
 
+    def begun(self) -> Int32:
+        """int32[C + trees]: as that of a node without passes, and the number of each tree's epoch, 0 if it is not
+        known."""
+        epochs = [max(0, tree.epoch) for tree in self._passes.trees]
+        return np.concatenate([super().begun(), np.array(epochs, np.int32)])
+
     def rejoin(self, begun: Int32) -> None:
+        begun, epochs = np.split(begun, [len(self._lap_array)])
         unknown = self._passes.is_own & (begun > 0)[self._class_array]
         self._policy.restore(Turns(np.maximum(begun, 1), np.packbits(unknown), 0))
-        for tree in self._passes.trees:
-            tree.epoch = UNKNOWN
         for cls in np.flatnonzero(begun > 0).tolist():
             lap = int(begun[cls])
             self._enter_lap(cls, lap)
             self._left[cls] = 0
             self._incomplete[cls] = self._came[cls] = lap
+        for tree, epoch in zip(self._passes.trees, epochs.tolist(), strict=True):
+            # Else a message tells it, from a peer that may not be told of the next one yet.
+            tree.epoch = epoch or UNKNOWN
+            if epoch:
+                self._hold_unknown(tree)
 
     # For another process that continues
 

@@ -156,13 +156,16 @@ class LocalFirst(NodeState, SharedServingPolicy):
         """Another process is ``peer`` now. Call this before anything from it is handed in. From then on, hand in
         nothing of the process before it, except answers to messages sent before.
         """
-        self._peers[peer].restarted(self.begun() == self._lap_array)
+        self._peers[peer].restarted(self._begun() == self._lap_array)
         np.maximum(self._incomplete_array, self._lap_array, out=self._incomplete_array)
         for empty_answers in self._empty_answers.values():
             empty_answers.pop(peer, None)
         return self.found(peer)
 
     def begun(self) -> Int32:
+        return self._begun()
+
+    def _begun(self) -> Int32:
         """int32[C]: how many laps of each class have begun, as far as this node knows: a sample was given in them."""
         is_begun = (np.asarray(self._left) != self._parts.own(self._node)) | (np.asarray(self._came) == self._lap_array)
         for done in (self._done, *(news for peer in self._peers.values() for news in (peer.done, peer.before))):
