@@ -1,9 +1,11 @@
 """Mounts of packed datasets on a web server: an epoch, its requests, a server that comes and goes, other daemons."""
 
 import signal
+import subprocess
 import tarfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from images import make_images, path_in, read_each
 from machine import Machine
 from object_server import REFUSED, STATUS_503, Server, serving
 from packs import Options, pack_here
+from tars import tar_of
 
 import redoxfs
 from redoxfs.telemetry import METRICS, When
@@ -64,6 +67,46 @@ def test_a_second_mount_fetches_no_index(machine: Machine, server: Server) -> No
     server.paths.clear()
     machine.ok("mount", server.url, machine.mnt, *MEMORY)
     assert not any("index/" in path for path in server.paths)
+
+
+@pytest.fixture
+def full_home(machine: Machine) -> Iterator[Callable[[], None]]:
+    """The user's cache folder is on a small filesystem of its own. The function fills that."""
+    home = Path(machine.environment["XDG_CACHE_HOME"])
+    home.mkdir(exist_ok=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", home], capture_output=True).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+
+    def fill() -> None:
+        with suppress(OSError), open(home / "filler", "wb", 0) as file:
+            while True:
+                file.write(bytes(1 << 12))
+
+    yield fill
+    subprocess.run(["umount", home], check=True)
+
+
+def test_a_home_without_room_stops_no_mount(machine: Machine, server: Server, full_home: Callable[[], None]) -> None:
+    full_home()
+    told = machine.ok("mount", server.url, machine.mnt, *MEMORY).stderr
+    assert "No space left on device; the index is fetched again at each start" in told
+    assert set(read_all(machine.mnt).values()) == {1}
+
+
+def test_replaced_archives_are_never_read_by_the_index_of_those_before(
+    machine: Machine, tmp_path: Path, full_home: Callable[[], None]
+) -> None:
+    """Also if the new index cannot be kept."""
+    files = [{f"{name}/1.jpg": name.encode() * 300} for name in ("cat", "dog")]
+    with serving(tmp_path) as server:
+        for order in (files, files[::-1]):
+            for number, members in enumerate(order):
+                tar_of(tmp_path / f"s-{number}.tar", members)
+            machine.ok("mount", f"{server.url}/s-{{0..1}}.tar", machine.mnt, *MEMORY)
+            for name, content in (files[0] | files[1]).items():
+                assert (machine.mnt / name).read_bytes() == content
+            machine.ok("umount", machine.mnt)
+            full_home()
 
 
 def test_a_server_that_comes_back_serves_the_opens_that_wait(machine: Machine, server: Server) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from redoxfs.dataset import ClassesError
 from redoxfs.launch.archives import addresses_archives, expanded, index_with_samples, indexed, say_found
 from redoxfs.launch.errors import SourceUnusableError
-from redoxfs.launch.objects import Objects, in_child, index_cache, objects_of, told_of
+from redoxfs.launch.objects import NotKeptError, Objects, in_child, objects_of, told_of, with_index_cache
 from redoxfs.launch.options import DatasetOptions
 from redoxfs.objects import Address
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from redoxfs.packed import Index
     from redoxfs.packed.archive_cache import ArchiveIndex
     from redoxfs.packed.archive_files import ArchiveSource
+
+
+NOT_KEPT = "the index cannot be kept there"
 
 
 def are_archives(address: Address, options: DatasetOptions) -> bool:
@@ -53,20 +56,25 @@ def open_archive_objects(
     os.environ.update(absolute_files(address.scheme, os.environ))
     layout = options.archives or "auto"
     begin = time.monotonic()
-    with index_cache() as (cache, _):
+
+    def find(cache: Path, _is_kept: bool) -> "tuple[Objects, Index]":
         told = in_child(
             lambda: _told(address, folder, patterns, cache, options, timeout_s, measures=measures, given=given)
         )
         archives = tuple(Archive(**fields) for fields in told["archives"])
         kept = Kept.load(cache, address.url)
-        found = None if kept is None else kept.index(archives, layout, salvages=options.salvage, is_new=True)
+        found = None
+        if kept is not None:
+            found = kept.index(archives, layout, salvages=options.salvage, made_at_ns=told["at_ns"])
         if found is None:
-            raise SourceUnusableError(f"{address}: its index could not be kept in {cache}")
+            raise NotKeptError(NOT_KEPT)
         if told["wrong"]:
             raise ClassesError(told["wrong"])
         found = replace(found, read=told["read"])
         say_found(found, address.url, time.monotonic() - begin)
         return objects_of(folder, told), index_with_samples(address.url, found, cache, options)
+
+    return with_index_cache(find)
 
 
 def _kept_labels(
@@ -113,6 +121,7 @@ def _told(
     from redoxfs.objects.archives import InStore, names_at, versions_of
     from redoxfs.objects.client import Client
     from redoxfs.objects.speed import measure
+    from redoxfs.packed.archive_cache import Kept
     from redoxfs.packed.archive_files import UnusableArchiveError
 
     client = Client(folder, deadline_s=timeout_s, has_checksums=False)
@@ -126,9 +135,14 @@ def _told(
         wrong = _kept_labels(address, found, cache, options, files)
     except UnusableArchiveError as error:
         raise SourceUnusableError(str(error)) from None
+    # Whoever keeps one says why it cannot.
+    kept = Kept.load(cache, address.url)
+    if kept is None or kept.at_ns != found.at_ns:
+        raise NotKeptError(NOT_KEPT)
     return {
         "wrong": wrong,
         "archives": [asdict(archive) for archive in found.archives],
         "read": found.read,
+        "at_ns": found.at_ns,
         **told_of(versions, measured),
     }

@@ -8,8 +8,7 @@ stay in the environment and in files. A daemon, and a successor of it, reads the
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -109,13 +108,16 @@ def open_objects(address: Address, *, timeout_s: float, measures: bool) -> "tupl
 
     # A daemon, and whatever it starts, works in another folder.
     os.environ.update(absolute_files(address.scheme, os.environ))
-    with index_cache() as (cache, is_kept):
+
+    def fetch(cache: Path, is_kept: bool) -> "tuple[Objects, Index]":
         told = in_child(lambda: _told(*_fetched(address, cache, timeout_s, measures=measures)))
         # Its arrays are mapped, so they stay when the folder is removed.
         index = load_index(Path(told["folder"]), lambda _shard, _name: False)
-    if not told["was_kept"]:
-        say(f"fetched the index, {format_bytes(told['size'])}" + (f", and kept it in {cache}" if is_kept else ""))
-    return objects_of(address, told), index
+        if not told["was_kept"]:
+            say(f"fetched the index, {format_bytes(told['size'])}" + (f", and kept it in {cache}" if is_kept else ""))
+        return objects_of(address, told), index
+
+    return with_index_cache(fetch)
 
 
 def told_of(versions: "Sequence[Version]", speed: "StorageSpeed | None") -> dict[str, Any]:
@@ -147,18 +149,38 @@ def verify_objects(
     """Check every byte of the dataset at an address. Raises as `open_objects`."""
     from redoxfs.objects.check import verify
 
-    with index_cache() as (cache, _):
+    def check(cache: Path, _is_kept: bool) -> "Verified":
+        fetched, _ = _fetched(address, cache, timeout_s, measures=False)
+        return verify(address, fetched, jobs=jobs, timeout_s=timeout_s, on_progress=on_progress)
 
-        def work() -> "Verified":
-            fetched, _ = _fetched(address, cache, timeout_s, measures=False)
-            return verify(address, fetched, jobs=jobs, timeout_s=timeout_s, on_progress=on_progress)
-
-        return _translated(work)
+    return with_index_cache(lambda cache, is_kept: _translated(lambda: check(cache, is_kept)))
 
 
-@contextmanager
-def index_cache() -> Iterator[tuple[Path, bool]]:
-    """The folder where indexes are kept, and whether they are; else a temporary one, with a line."""
+class NotKeptError(Exception):
+    """An index cannot be kept in the folder for it: one line."""
+
+
+def with_index_cache(work: "Callable[[Path, bool], Result]") -> "Result":
+    """Call ``work`` with the folder where indexes are kept, and True; else with a temporary one, and False.
+
+    A mount from an object store needs no room at home: if ``work`` raises NotKeptError, it is called again.
+    """
+    cache, trouble = _index_cache()
+    if not trouble:
+        try:
+            return work(cache, True)
+        except NotKeptError as error:
+            trouble = str(error)
+    say(f"{cache}: {trouble}; the index is fetched again at each start")
+    with tempfile.TemporaryDirectory(prefix="redoxfs-") as folder:
+        try:
+            return work(Path(folder), False)
+        except NotKeptError as error:
+            raise SourceUnusableError(f"{folder}: {error}") from None
+
+
+def _index_cache() -> tuple[Path, str]:
+    """The folder where indexes are kept, and why it cannot be used."""
     from redoxfs.dataset import default_cache_dir
 
     cache, trouble = default_cache_dir(), ""
@@ -170,23 +192,24 @@ def index_cache() -> Iterator[tuple[Path, bool]]:
             trouble = "it is another user's, or others may write to it"
     except OSError as failure:
         trouble = failure.strerror or str(failure)
-    if not trouble:
-        yield cache, True
-        return
-    say(f"{cache}: {trouble}; the index is fetched again at each start")
-    with tempfile.TemporaryDirectory(prefix="redoxfs-") as folder:
-        yield Path(folder), False
+    return cache, trouble
 
 
 def _fetched(
     address: Address, cache: Path, timeout_s: float, *, measures: bool
 ) -> "tuple[Fetched, StorageSpeed | None]":
     from redoxfs.objects.client import Client
+    from redoxfs.objects.errors import ObjectError
     from redoxfs.objects.index import fetch, load
     from redoxfs.objects.speed import measure
 
     client = Client(address, deadline_s=timeout_s)
-    found = fetch(client, cache)
+    try:
+        found = fetch(client, cache)
+    except ObjectError:
+        raise
+    except OSError as failure:
+        raise NotKeptError(failure.strerror or str(failure)) from None
     speed = measure(client, load(found).positions.shard_names, found.versions) if measures else None
     return found, speed
 
@@ -216,7 +239,7 @@ def _translated(call: "Callable[[], Result]") -> "Result":
 
 
 def in_child(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What ``call`` returns in a child. Raises as `_translated`."""
+    """What ``call`` returns in a child. Raises as `_translated`, and NotKeptError."""
     # Here, so that the child need not import it.
     from redoxfs.objects.client import NoObstoreError, obstore
 
@@ -232,6 +255,8 @@ def in_child(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
             return json.dumps({"damaged": str(error)}).encode()
         except SourceUnusableError as error:
             return json.dumps({"refused": str(error)}).encode()
+        except NotKeptError as error:
+            return json.dumps({"not kept": str(error)}).encode()
 
     try:
         told = json.loads(run_in_child(answer, _FETCH_S))
@@ -243,5 +268,7 @@ def in_child(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         raise DamagedError(told["damaged"])
     if "refused" in told:
         raise SourceUnusableError(told["refused"])
+    if "not kept" in told:
+        raise NotKeptError(told["not kept"])
     found: dict[str, Any] = told["found"]
     return found

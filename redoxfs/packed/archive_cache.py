@@ -150,10 +150,11 @@ def keep(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """An index as it was kept. Its arrays are loaded when they are needed."""
+    """An index as it was kept, and its time. Its arrays are loaded when they are needed."""
 
     place: Path
     manifest: dict[str, Any]
+    at_ns: int
 
     @classmethod
     def load(cls, cache_dir: Path, source: str) -> Kept | None:
@@ -165,10 +166,11 @@ class Kept:
             manifest = json.loads((place / MANIFEST).read_bytes())
             if manifest["format"] != FORMAT_VERSION or manifest["source"] != os.fsencode(source).hex():
                 return None
+            at_ns = int(manifest["indexed_at_ns"])
         except Exception as error:  # a damaged manifest can raise anything, and must not fail the mount
             log.debug("not reusing %s: %r", place, error)
             return None
-        return cls(place, manifest)
+        return cls(place, manifest, at_ns)
 
     @property
     def auto(self) -> str | None:
@@ -177,9 +179,9 @@ class Kept:
         return found if isinstance(found, str) else None
 
     def index(
-        self, archives: tuple[Archive, ...], layout: str, *, salvages: bool, is_new: bool = False
+        self, archives: tuple[Archive, ...], layout: str, *, salvages: bool, made_at_ns: int | None = None
     ) -> ArchiveIndex | None:
-        """The whole index, if nothing has changed. ``is_new``: it was made of these archives."""
+        """The whole index, if nothing has changed. ``made_at_ns``: the time of one that was made of these archives."""
         try:
             tree, before = self.manifest["tree"], self.manifest["archives"]
             if tree is None or len(before) != len(archives):
@@ -187,7 +189,7 @@ class Kept:
             if layout not in (tree["asked"], tree["layout"]) or (tree["has_faults"] and not salvages):
                 return None
             pairs = zip(archives, before, strict=True)
-            if not is_new and not all(self._is_current(now, then) for now, then in pairs):
+            if self.at_ns != made_at_ns and not all(self._is_current(now, then) for now, then in pairs):
                 return None
             columns = {name: self._array(name) for name in TREE_ARRAYS}
             places = {name: self._array(name) for name in _PLACES}
@@ -199,8 +201,16 @@ class Kept:
                 control_left_out=int(tree["control_left_out"]),
             )
             grown = Grown(made, **places, blocked=0, lost=0)
-            said, at_ns = tuple(tree["said"]), int(self.manifest["indexed_at_ns"])
-            return ArchiveIndex(archives, grown, tree["layout"], tree["is_sharded"], said, tree["checksum"], 0, at_ns)
+            return ArchiveIndex(
+                archives,
+                grown,
+                tree["layout"],
+                tree["is_sharded"],
+                tuple(tree["said"]),
+                tree["checksum"],
+                0,
+                self.at_ns,
+            )
         except Exception as error:  # as above
             log.debug("not reusing %s: %r", self.place, error)
             return None
@@ -229,7 +239,7 @@ class Kept:
 
     def _is_current(self, now: Archive, before: dict[str, Any]) -> bool:
         # A file that was written while the clock stood may change without another time.
-        is_certain = now.e_tag is not None or now.mtime_ns < self.manifest["indexed_at_ns"] - RACY_NS
+        is_certain = now.e_tag is not None or now.mtime_ns < self.at_ns - RACY_NS
         return Archive(**before) == now and is_certain
 
     def _array(self, name: str) -> NDArray[Any]:
