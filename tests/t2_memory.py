@@ -256,3 +256,23 @@ def test_two_files_that_show_one_sample_own_it_one_after_the_other(arrived: bool
         memory.rest(path)
         memory.release(path)
     assert memory.used_bytes == 0
+
+
+def test_a_sample_that_is_reserved_twice_counts_once() -> None:
+    """What was left over from the first reservation leaves memory."""
+    memory = Memory(10 * SIZE, shed, keeps_remote=True)
+    for _ in range(3):
+        for remote in (False, True):
+            (content,) = memory.expect_from_peer([7]) if remote else memory.expect([7])
+            memory.arrive(content, payload(7))
+            memory.reserve(7, remote=remote)
+            assert memory.used_bytes == memory.claims_bytes == SIZE
+
+
+def test_a_reserved_sample_that_a_peer_gives_again_counts_once() -> None:
+    memory = Memory(10 * SIZE, shed, keeps_remote=True)
+    for _ in range(3):
+        (content,) = memory.expect_from_peer([7])
+        memory.arrive(content, payload(7))
+        assert memory.used_bytes == memory.remote_bytes == SIZE
+        memory.reserve(7, remote=True)

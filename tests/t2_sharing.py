@@ -18,11 +18,13 @@ from ports import reserve
 from stores import NoKernel
 
 from redoxfs.chunks import DirectoryStore, build_cells
+from redoxfs.chunks.store import FileBytes, Stamp
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.launch.options import SamplerSpec
 from redoxfs.node import Node, OpenFile, Plan, Share, plan_pool, plan_slot
 from redoxfs.node.cluster import ClusterConfig, Membership, joined
 from redoxfs.node.state import StateWriter, encode
+from redoxfs.node.told_epochs import ToldEpochs
 from redoxfs.peers import Identity, Plaintext, View
 from redoxfs.peers.bounds import LAST_PEER_LAP
 from redoxfs.protocol import Take
@@ -79,6 +81,7 @@ async def sharing(
     exchange: float = 0.0,
     sampler: SamplerSpec | None = None,
     kept: Sequence[bytes] | None = None,
+    shared_storage: bool = True,
 ) -> AsyncIterator[list[Member]]:
     """A node for each of ``roots``, which have all met. ``kept``: the state file of each."""
     view = View(1, tuple(f"127.0.0.1:{port}" for port in reserve(len(roots))))
@@ -93,7 +96,9 @@ async def sharing(
             share = None
             if nodes > 1:
                 remote_bytes = memory_bytes // 8
-                share = Share(node, nodes, remote_bytes, True, None, PEER_TIMEOUT_S, exchange=exchange, window=6000)
+                share = Share(
+                    node, nodes, remote_bytes, shared_storage, None, PEER_TIMEOUT_S, exchange=exchange, window=6000
+                )
             plan = plan_pool if policy == "pool" else plan_slot
             return plan(catalog, cells, memory_bytes=memory_bytes, seed=0, share=share)
 
@@ -360,6 +365,59 @@ def test_a_later_lap_of_a_peer_ends_reservations_before_anything_can_be_sent(tmp
             messages.release(reply)
             assert node.binding.counts()["reservations"] == 0
             messages.attach(peers)
+
+    trio.run(main)
+
+
+# Samples of other nodes that a stat reserved, where each node reads its own part alone
+
+
+@pytest.mark.parametrize("is_undone", [False, True])
+def test_a_peers_sample_that_a_stat_reserved_leaves_memory_with_its_epoch(tmp_path: Path, is_undone: bool) -> None:
+    """``is_undone``: the thread of the stat has ended before."""
+    root = fill(tmp_path / "data")
+
+    async def main() -> None:
+        async with sharing([root, root], policy="pool", shared_storage=False) as (member, _):
+            node, catalog, memory = member.node, member.catalog, member.node.memory
+            entries = [int(catalog.members[catalog.member_at[s]]) for s in np.flatnonzero(catalog.class_of == 0)]
+            # Until the other node has given more than the one that was needed.
+            while not memory.counts()["in_remote_slots"]:
+                entry = entries.pop()
+                await member.open(entry, 1000 + entry)
+            while memory.remote_bytes < FILE_BYTES * memory.counts()["in_remote_slots"]:
+                await trio.lowlevel.checkpoint()
+            claims_bytes = memory.claims_bytes
+            node.stat(entries.pop(), 1)
+            (sample,) = node.binding.reserved_samples()
+            assert memory.is_remote(sample)
+            assert memory.claims_bytes == claims_bytes + FILE_BYTES
+            if is_undone:
+                node._forget(1)
+                assert memory.claims_bytes == claims_bytes + FILE_BYTES, "its turn is still to come"
+            await ToldEpochs(node, catalog.class_trees).begin(b"")
+            assert (memory.claims_bytes, memory.counts()["put_aside"]) == (claims_bytes, 0)
+
+    trio.run(main)
+
+
+def test_without_room_only_bytes_that_cannot_be_read_here_stay(tmp_path: Path) -> None:
+    root = fill(tmp_path / "data")
+
+    async def main() -> None:
+        async with sharing([root, root], policy="pool", shared_storage=False) as (member, _):
+            node, memory = member.node, member.node.memory
+            samples = range(CLASSES * PER_CLASS)
+            own = next(sample for sample in samples if node.plan.owner(sample) is None)
+            others = next(sample for sample in samples if node.plan.owner(sample) is not None)
+            for sample in (own, others):
+                (content,) = memory.expect_from_peer([sample])
+                memory.arrive(content, (FileBytes(b"." * FILE_BYTES, Stamp(FILE_BYTES, 0, 1), changed=False),))
+                memory.reserve(sample, remote=True)
+                # As if a reservation had been undone, and the policy had no room.
+                node._unload(sample)
+            assert (memory.is_remote(own), memory.is_remote(others)) == (False, True)
+            assert memory.claims_bytes == FILE_BYTES
 
     trio.run(main)
 

@@ -263,6 +263,8 @@ class Memory:
             if stale is not None:
                 self.remote_bytes -= stale.bytes_held
                 self._let_go(stale)
+            if self.is_remote(content.sample):
+                self._drop_reserved(content.sample)
             self._remote[content.sample] = content
         return expected
 
@@ -290,6 +292,9 @@ class Memory:
         """A stat promised ``sample`` to a path: its slot is free for another."""
         content = self._leave(sample, remote=remote)
         if content is not None:
+            # One may be left over: of the same sample as this node's own, or as a peer gave it.
+            if sample in self._reserved:
+                self._drop_reserved(sample)
             content.owner = _Owner.PATH
             self._reserved[sample] = content
             self.claims_bytes += content.bytes_held
@@ -369,7 +374,7 @@ class Memory:
         return sample in self._remote
 
     def is_remote(self, sample: int) -> bool:
-        """Whether ``sample``, which is reserved, came from another node."""
+        """Whether ``sample`` lies with the reserved ones, and came from another node."""
         content = self._reserved.get(sample)
         return content is not None and content.remote
 

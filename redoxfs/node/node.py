@@ -558,11 +558,14 @@ class Node:
 
     def void(self, unloaded: Sequence[int], revoked: Sequence[int]) -> None:
         """The policy has dropped ``unloaded`` without serving them, and ended the reservations of ``revoked``."""
+        memory = self.memory
         for sample in revoked:
             self.binding.revoke(sample)
-            self._unload(sample)
+            # Also if it cannot be read here: no reader of this node gets it any more.
+            memory.forget(sample, remote=memory.is_remote(sample))
         for sample in unloaded:
-            self.memory.forget(sample, remote=self.memory.holds_remote(sample))
+            # After its reservation was undone, a sample lies where it was reserved.
+            memory.forget(sample, remote=memory.holds_remote(sample) or memory.is_remote(sample))
 
     def void_dropped(self) -> None:
         """Take out what the policy of several nodes has dropped and revoked."""
@@ -736,8 +739,10 @@ class Node:
         return result if isinstance(result, tuple) else await result
 
     def _unload(self, sample: int) -> None:
+        """A reservation was undone, and the policy has no room for the bytes of its sample. Its turn is still to come:
+        they stay if they cannot be read here."""
         remote = self.memory.is_remote(sample)
-        if not remote or self._plan.reads_any:
+        if not remote or self._plan.owner(sample) is None:
             self.memory.forget(sample, remote=remote)
 
     def look(self, entry: int) -> tuple[int, bool]:
