@@ -99,12 +99,16 @@ class Reader:
     def check(self) -> None:
         memory = self.memory
         contents: list[Content] = [*self.given]
-        for owned in (memory._slots, memory._open, memory._dropped, memory._resting, memory._reserved):
+        for owned in (memory._slots, memory._open.of, memory._dropped, memory._resting.of, memory._reserved.of):
             contents += owned.values()
         held = {
             id(file): len(file.data) for content in contents for file in content.files if isinstance(file, FileBytes)
         }
         assert sum(held.values()) == memory.used_bytes == sum(content.bytes_held for content in contents)
+        for by_age in (memory._open, memory._resting, memory._reserved):
+            # `of` has them in the order in which they came.
+            can_go = (key for key, content in by_age.of.items() if by_age._can_go(content))
+            assert by_age.oldest() == next(can_go, None)
         # A peer's bytes are kept until they are sent.
         for_peers = sum(content.bytes_held for content in self.given)
         assert memory.used_bytes <= self.limit_bytes + for_peers
@@ -276,3 +280,59 @@ def test_a_reserved_sample_that_a_peer_gives_again_counts_once() -> None:
         memory.arrive(content, payload(7))
         assert memory.used_bytes == memory.remote_bytes == SIZE
         memory.reserve(7, remote=True)
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_an_open_looks_at_no_other_file_that_has_no_bytes_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, is_closed: bool
+) -> None:
+    """All files of paths at rest, or open, show what the slots retain, but for those of the last few."""
+    looks = 0
+    bytes_held = Content.__dict__["bytes_held"]
+
+    def look(content: Content) -> object:
+        nonlocal looks
+        looks += 1
+        return bytes_held.__get__(content)
+
+    monkeypatch.setattr(Content, "bytes_held", property(look, bytes_held.__set__))
+    memory = Memory(4 * SIZE, shed)
+
+    def open_path(path: int, *, kept: bool) -> None:
+        (content,) = memory.expect([path])
+        memory.arrive(content, payload(path))
+        memory.claim(path, path, kept=kept)
+        if is_closed:
+            memory.rest(path)
+
+    for path in range(300):
+        open_path(path, kept=True)
+    for path in range(300, 308):
+        open_path(path, kept=False)
+    assert memory.claims_bytes == 4 * SIZE
+    looks = 0
+    open_path(308, kept=False)
+    assert looks < 30
+    # Once it has bytes of its own, the oldest goes first.
+    memory.forget(7)
+    assert memory.claims_bytes == 4 * SIZE
+    assert [memory.look(path) is None for path in (6, 7, 308)] == [False, is_closed, False]
+    assert memory.counts()["dropped"] == (0 if is_closed else 6)
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_bytes_of_peers_leave_once_they_can_be_read_here(is_closed: bool) -> None:
+    memory = Memory(SIZE, shed, keeps_remote=True)
+    for path in (1, 2):
+        (content,) = memory.expect_from_peer([path])
+        memory.arrive(content, payload(path))
+        memory.claim(path, path, remote=True)
+        if is_closed:
+            memory.rest(path)
+    assert memory.claims_bytes == 2 * SIZE
+    memory.renew(SIZE, keeps_remote=False)
+    assert memory.claims_bytes == SIZE
+    first, second = memory.look(1), memory.look(2)
+    assert first is None if is_closed else first is not None and not first.bytes_held
+    assert second is not None
+    assert second.bytes_held

@@ -20,7 +20,6 @@ not be read is read once more for the slots. Used from the node's task alone.
 """
 
 import errno
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Protocol
@@ -28,10 +27,14 @@ from typing import Protocol
 import trio
 
 from redoxfs.chunks.store import FileBytes, Payload, Read, Stamp
+from redoxfs.node.by_age import ByAge
 
 REPAID_SHARE = 1 / 2
 """Claims need no more than their own share again once they take at most this part of it. Were it all of it, memory
 would be lent and read again at each open where they are about as large as it."""
+
+NO_PATH = -1
+"""In place of a path."""
 
 
 class Retainer(Protocol):
@@ -62,6 +65,7 @@ class Content:
     ``remote``      whether it comes from another node
     ``aliases``     of paths and peers, that have the same bytes; None: none ever had
     ``alias_of``    the content where the bytes count
+    ``path``        the last path that owned it
     """
 
     __slots__ = (
@@ -73,6 +77,7 @@ class Content:
         "bytes_held",
         "files",
         "owner",
+        "path",
         "read",
         "remote",
         "sample",
@@ -92,6 +97,7 @@ class Content:
         self._calls: tuple[Callable[[], None], ...] = ()
         self.aliases: list[Content] | None = None
         self.alias_of: Content | None = None
+        self.path = NO_PATH
 
     @property
     def payload(self) -> Payload:
@@ -214,12 +220,12 @@ class Memory:
         self._keeps_remote = keeps_remote
         self._slots: dict[int, Content] = {}
         self._remote: dict[int, Content] = {}
-        # Each path is in one of three: with a handle, oldest first; with a handle, bytes dropped; without a handle.
-        self._open: OrderedDict[int, Content] = OrderedDict()
+        # Each path is in one of three: with a handle; with a handle, bytes dropped; without a handle.
+        self._open = ByAge(self._has_bytes_to_drop)
         self._dropped: dict[int, Content] = {}
-        self._resting: OrderedDict[int, Content] = OrderedDict()
+        self._resting = ByAge(self._can_go)
         # By sample: whose turn a stat has promised to a path.
-        self._reserved: OrderedDict[int, Content] = OrderedDict()
+        self._reserved = ByAge(self._can_go)
         self.slots_bytes = 0
         self.remote_bytes = 0
         self.claims_bytes = 0
@@ -233,15 +239,18 @@ class Memory:
         most_lent_bytes: int = 0,
     ) -> None:
         """Another policy decides from now on. Samples without a turn are dropped; paths keep their bytes."""
-        for contents in (self._slots, self._remote, self._reserved):
+        for contents in (self._slots, self._remote, self._reserved.of):
             for content in contents.values():
                 if content.owner is _Owner.PATH:
                     self.claims_bytes -= content.bytes_held
                 self._let_go(content)
-            contents.clear()
+        for each in (self._slots, self._remote, self._reserved):
+            each.clear()
         self.slots_bytes = self.remote_bytes = 0
         self._claims_limit_bytes = claims_limit_bytes
         self._keeps_remote = keeps_remote
+        for of_paths in (self._open, self._resting):
+            of_paths.look_at_all_again()
         self._retainer, self._most_lent_bytes, self.lent_bytes = retainer, most_lent_bytes, 0
         self._shed()
 
@@ -249,7 +258,7 @@ class Memory:
         """A load of ``samples`` into the slots was scheduled."""
         expected = [Content(sample, _Owner.SLOTS) for sample in samples]
         for content in expected:
-            if content.sample in self._slots or content.sample in self._reserved:
+            if content.sample in self._slots or content.sample in self._reserved.of:
                 self.forget(content.sample)
             self._slots[content.sample] = content
         return expected
@@ -293,10 +302,10 @@ class Memory:
         content = self._leave(sample, remote=remote)
         if content is not None:
             # One may be left over: of the same sample as this node's own, or as a peer gave it.
-            if sample in self._reserved:
+            if sample in self._reserved.of:
                 self._drop_reserved(sample)
             content.owner = _Owner.PATH
-            self._reserved[sample] = content
+            self._reserved.add(sample, content)
             self.claims_bytes += content.bytes_held
             self._shed()
 
@@ -338,27 +347,27 @@ class Memory:
 
     def claimed(self, path: int) -> Content | None:
         """The content of ``path``. The path counts as open from now on."""
-        content = self._resting.pop(path, None)
+        content = self._resting.take(path)
         if content is not None:
-            self._open[path] = content
+            self._open.add(path, content)
             return content
         return self.look(path)
 
     def look(self, path: int) -> Content | None:
         """The content of ``path``, without any change."""
-        return self._open.get(path) or self._dropped.get(path) or self._resting.get(path)
+        return self._open.of.get(path) or self._dropped.get(path) or self._resting.of.get(path)
 
     def rest(self, path: int) -> None:
         """The last handle on ``path`` was closed. Its bytes are kept while there is room."""
-        content = self._open.pop(path, None)
+        content = self._open.take(path)
         if content is not None:
-            self._resting[path] = content
+            self._resting.add(path, content)
         else:
             self._dropped.pop(path, None)
 
     def release(self, path: int) -> None:
         """The answer of ``path`` is not needed any more."""
-        content = self._resting.pop(path, None) or self._open.pop(path, None) or self._dropped.pop(path, None)
+        content = self._resting.take(path) or self._open.take(path) or self._dropped.pop(path, None)
         if content is not None:
             self._disown(content)
 
@@ -375,7 +384,7 @@ class Memory:
 
     def is_remote(self, sample: int) -> bool:
         """Whether ``sample`` lies with the reserved ones, and came from another node."""
-        content = self._reserved.get(sample)
+        content = self._reserved.of.get(sample)
         return content is not None and content.remote
 
     def arrive(self, content: Content, payload: Payload) -> bool:
@@ -388,6 +397,7 @@ class Memory:
             self.remote_bytes += content.bytes_held
         elif content.owner is not _Owner.NOBODY:
             self.claims_bytes += content.bytes_held
+            self._open.look_again(content.path)
             self._shed()
         else:
             self._hand_over(content)
@@ -407,10 +417,10 @@ class Memory:
         return {
             "in_slots": len(self._slots),
             "in_remote_slots": len(self._remote),
-            "in_open_files": len(self._open),
+            "in_open_files": len(self._open.of),
             "dropped": len(self._dropped),
-            "in_closed_files": len(self._resting),
-            "put_aside": len(self._reserved),
+            "in_closed_files": len(self._resting.of),
+            "put_aside": len(self._reserved.of),
         }
 
     def _leave(self, sample: int, *, remote: bool) -> Content | None:
@@ -422,10 +432,10 @@ class Memory:
             else:
                 self.slots_bytes -= content.bytes_held
             return content
-        content = self._reserved.get(sample)
+        content = self._reserved.of.get(sample)
         if content is None or content.remote is not remote:
             return None
-        del self._reserved[sample]
+        self._reserved.take(sample)
         self.claims_bytes -= content.bytes_held
         return content
 
@@ -466,12 +476,14 @@ class Memory:
                 other.alias_of = heir
             content.aliases = None
             self.claims_bytes += heir.bytes_held
+            for of_paths in (self._open, self._resting):
+                of_paths.look_again(heir.path)
 
     def _own(self, path: int, content: Content) -> None:
-        if path in self._resting or path in self._open or path in self._dropped:
+        if path in self._resting.of or path in self._open.of or path in self._dropped:
             self.release(path)
-        content.owner = _Owner.PATH
-        self._open[path] = content
+        content.owner, content.path = _Owner.PATH, path
+        self._open.add(path, content)
         self.claims_bytes += content.bytes_held
         if self.claims_bytes > self._claims_limit_bytes:
             self._shed()
@@ -486,8 +498,8 @@ class Memory:
         self._shed_all(self._reserved, self._drop_reserved)
         self._shed_all(self._open, self._drop)
 
-    def _shed_all(self, contents: OrderedDict[int, Content], let_go: Callable[[int], None]) -> None:
-        while self.claims_bytes > self._claims_limit_bytes and (key := self._oldest_to_go(contents)) is not None:
+    def _shed_all(self, contents: ByAge[Content], let_go: Callable[[int], None]) -> None:
+        while self.claims_bytes > self._claims_limit_bytes and (key := contents.oldest()) is not None:
             let_go(key)
 
     def _borrow(self) -> None:
@@ -513,18 +525,22 @@ class Memory:
         self._claims_limit_bytes -= lent_bytes
         self._retainer.take_back(lent_bytes)
 
-    def _oldest_to_go(self, contents: OrderedDict[int, Content]) -> int | None:
-        for key, content in contents.items():
-            gives = content.bytes_held if content.arrived else contents is not self._open
-            if gives and not (content.remote and self._keeps_remote):
-                return key
-        return None
+    def _can_go(self, content: Content) -> bool:
+        """Whether dropping a content frees memory: now, or once it is here."""
+        return (content.bytes_held > 0 or not content.arrived) and not (content.remote and self._keeps_remote)
+
+    def _has_bytes_to_drop(self, content: Content) -> bool:
+        return content.arrived and self._can_go(content)
 
     def _drop_reserved(self, sample: int) -> None:
-        self._disown(self._reserved.pop(sample))
+        content = self._reserved.take(sample)
+        assert content is not None
+        self._disown(content)
 
     def _drop(self, path: int) -> None:
-        content = self._dropped[path] = self._open.pop(path)
+        content = self._open.take(path)
+        assert content is not None
+        self._dropped[path] = content
         self.claims_bytes -= content.bytes_held
         self._let_go(content, _Owner.PATH)
         self._shed_path(path)
