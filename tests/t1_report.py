@@ -166,14 +166,15 @@ def test_a_mount_that_has_done_nothing_is_a_page() -> None:
     assert "No file was opened" in " ".join(seen(written(kept, 0.0, {**whole(0), **ABOUT})).words)
 
 
-def test_a_mount_whose_opens_all_hang_is_a_page() -> None:
+@pytest.mark.parametrize(("opens", "words"), [(0, "No file was opened"), (3, "Programs opened 3 files")])
+def test_a_mount_whose_opens_all_hang_is_a_page(opens: int, words: str) -> None:
     kept = History()
     kept.add(whole(0), 0.0)
-    hanging = whole(3, waits=0) | {"waiting_opens": 3}
+    hanging = whole(opens, waits=0) | {"waiting_opens": 3}
     kept.add(hanging, 1.0)
     value = written(kept, 5.0, {**hanging, **ABOUT})
     text = " ".join(seen(value, history()).words)
-    assert "Programs opened 3 files" in text
+    assert words in text
     assert "3 opens wait for their reply." in text.replace("\N{NO-BREAK SPACE}", " ")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until_in_trio
 from ports import reserve
 from stores import NoKernel
 
@@ -343,6 +343,31 @@ def test_all_that_waits_for_a_lost_node_is_answered_without_it(tmp_path: Path) -
                 member.membership._messages.lost(1)
             assert (len(handles), sizes) == (len(opened) - 3, [FILE_BYTES] * 3)
             assert node.binding.counts()["reservations"] == 1
+
+    trio.run(main)
+
+
+def test_an_open_that_waits_for_a_node_as_this_one_ends_counts_in_the_next_process(tmp_path: Path) -> None:
+    root = fill(tmp_path / "data")
+
+    async def main() -> None:
+        async with sharing([root, root], policy="pool") as (member, other):
+            # It answers no messages from now on.
+            other.node.freeze()
+            opened = 0
+
+            async def open_one(entry: int) -> None:
+                nonlocal opened
+                await member.open(entry, 1000 + entry)
+                opened += 1
+
+            async with trio.open_nursery() as nursery:
+                for sample in np.flatnonzero(member.catalog.class_of == 0):
+                    nursery.start_soon(open_one, int(member.catalog.members[member.catalog.member_at[sample]]))
+                await until_in_trio(lambda: opened + len(member.node._pending.undecided) == PER_CLASS)
+                assert opened < PER_CLASS
+                nursery.cancel_scope.cancel()
+            assert (member.node.counters.opens, member.node.counters.errors) == (opened, 0)
 
     trio.run(main)
 

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 class Counters:
     """Plain sums. `redoxfs.telemetry` declares each for users.
 
-    ``opens`` = ``redirected`` + ``exact`` + those that failed, which ``errors`` counts along with failed reads.
+    ``opens`` = ``redirected`` + ``exact`` + those that failed, which ``errors`` counts along with failed reads. An open
+    or a read counts when its answer is known: one that waits as this process ends is for the next, which counts it.
     """
 
     opens: int = 0

@@ -282,7 +282,6 @@ class Node:
         heard_s = self._meet(thread, path, opens=True)
         if thread in self.copying:
             return self._open_copied(entry)
-        self.counters.opens += 1
         if self.opens_of_files:
             self.opens_of_files[file] += 1
         self._reader = thread
@@ -649,6 +648,7 @@ class Node:
         return self._timeout_s if sharing is None else sharing.timeout_s
 
     def _opened(self, path: int, file: int, thread: int, content: Content, *, keep_pages: bool) -> OpenFile:
+        self.counters.opens += 1
         if content.sample == path:
             self.counters.exact += 1
         else:
@@ -765,10 +765,9 @@ class Node:
     async def _read_late(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
         try:
             data = await reading
-        except BaseException as error:
+        except Exception as error:
             self.counters.errors += 1
-            if isinstance(error, Exception):
-                log.warning("a read failed", extra={"fields": {"error": str(error) or type(error).__name__}})
+            log.warning("a read failed", extra={"fields": {"error": str(error) or type(error).__name__}})
             if isinstance(error, FileNotFoundError | NotADirectoryError):
                 # It was removed after a former process opened it, or after its bytes were given up.
                 raise OSError(errno.ESTALE, "the file was removed while it was open") from error
@@ -809,12 +808,13 @@ class Node:
 
         ``branch``: where in the mount. ``bypasses``: its reads do not use the kernel's pages.
         """
-        self.counters.opens += 1
         try:
             file, keep_pages = await self._exact.open(entry, branch, bypasses=bypasses)
-        except BaseException:
+        except Exception:
+            self.counters.opens += 1
             self.counters.errors += 1
             raise
+        self.counters.opens += 1
         self.counters.exact += 1
         shares_pages = file.shares_pages and not bypasses
         if shares_pages and self._pages is not None and not self._pages.shares(-1, differs=bool(self.copying)):
@@ -942,8 +942,10 @@ class Node:
             self._kernel.freed(self.supply.files_of(path))
 
     def _failed(self, path: int, thread: int, entry: int, sample: int, error: BaseException | None) -> None:
-        self.counters.errors += 1
+        # One that ended with the wait, or without an error, gets no answer here. The next process counts it.
         if isinstance(error, Exception):
+            self.counters.opens += 1
+            self.counters.errors += 1
             self._failures.note(partial(self._failure, entry, sample, error))
         self._closed(path, self.binding.fail(path, thread))
         self._kernel.unhold(thread)

@@ -111,17 +111,19 @@ def story(run: Run) -> Iterator[str]:
     """Sentences about the whole history, the most important first."""
     opens = int(run.grown("opens"))
     length_s = run.last.time_s - run.first.time_s
-    if not opens:
-        yield f"No file was opened in {html.seconds(length_s)}."
-        return
     active = run.active_s
-    idle = f" of {html.seconds(length_s)} in all" if active < 0.9 * length_s else ""
-    rate = html.number(opens / active) if active else html.NONE
-    yield f"Programs opened {counted(opens, 'file')} in {html.seconds(active)}{idle}: {rate} a second."
+    if opens:
+        idle = f" of {html.seconds(length_s)} in all" if active < 0.9 * length_s else ""
+        rate = html.number(opens / active) if active else html.NONE
+        yield f"Programs opened {counted(opens, 'file')} in {html.seconds(active)}{idle}: {rate} a second."
+    else:
+        yield f"No file was opened in {html.seconds(length_s)}."
     hanging = int(run.last.stats.get("waiting_opens") or 0)
     if hanging:
         waits = "waits for its" if hanging == 1 else "wait for their"
         yield f"{counted(hanging, 'open')} {waits} reply."
+    if not opens:
+        return
     everything = run.waited(*Outcome)
     answered = run.waited(*ANSWERED)
     waited = run.waited(*WAITING)
