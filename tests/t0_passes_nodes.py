@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import tracemalloc
 from collections.abc import Sequence
 
 import numpy as np
@@ -302,6 +303,27 @@ def test_what_left_for_a_node_is_held_back_until_its_run_began_later() -> None:
     passes.heard(tree, 2, 9)
     assert held(passes) == [4]
     assert passes.held_of[0] == 1
+
+
+def test_finding_what_left_longest_ago_makes_no_object_per_sample() -> None:
+    """Nor does it sort them: a class may have hundreds of thousands."""
+    samples = 20_000
+    every = np.arange(samples)
+    passes = HomePasses(np.zeros(samples, np.int32), every >= 0, np.zeros(samples, np.int64), 1, node=0, nodes=2)
+    tree = passes.trees[0]
+    passes.hold(tree)
+    order = random.Random(1).sample(range(samples), samples)
+    for turn, sample in enumerate(order):
+        passes.leave(tree, sample, 1, turn)
+    tracemalloc.start()
+    try:
+        found = passes.oldest(tree, every, frozenset(order[:3]))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == (order[3], 1)
+    # Two columns of numbers, and some room.
+    assert peak_bytes < 20 * samples
 
 
 @given(seed=st.integers(0, 1 << 32), events=st.integers(0, 60))
