@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from redoxfs.dataset import Catalog, ClassesError, build_catalog, read_tree
 from redoxfs.dataset.bases import BASES, bases_of, stem_bases
 from redoxfs.dataset.groups import TOGETHER
-from redoxfs.dataset.splits import is_split
+from redoxfs.dataset.splits import SPLIT_WORDS, is_split, parts_named, split_of_name
 from redoxfs.dataset.stems import hash_text, stems_of
 from redoxfs.dataset.table import HEADERS, SPLIT_HEADERS
 
@@ -121,6 +121,76 @@ def test_any_never_mixes_splits(tmp_path: Path) -> None:
         "not redirecting: a sampler draws from 9 samples"
         " (images_test 1, train 2, train-clean-100 1, val 3, and 1 more), by --classes sampler"
     )
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("TrainVideo", "TestVideo"),
+        ("TrainValVideo", "TestVideo"),
+        ("mytrain", "mytest"),
+        ("trainA", "testA"),
+        ("fold=train", "fold=test"),
+        ("COCOTrain", "elsewhere"),
+    ],
+)
+@pytest.mark.parametrize("classes", ["any", "table"])
+def test_directories_that_are_splits_in_words_of_any_form_never_mix(
+    tmp_path: Path, one: str, other: str, classes: str
+) -> None:
+    root = tmp_path / "root"
+    make(root, f"{one}/a/1.jpg", f"{one}/a/2.jpg", f"{other}/a/3.jpg", f"{other}/a/4.jpg")
+    rows = "".join(f"{one if number < 3 else other}/a/{number}.jpg,cat\n" for number in range(1, 5))
+    found = catalog(root, "any" if classes == "any" else table(tmp_path, "path,class\n" + rows))
+    assert sorted(flat(found).values()) == sorted(
+        [f"{name}/a/{number}.jpg" for number in numbers] for name, numbers in ((one, (1, 2)), (other, (3, 4)))
+    )
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("contest", "mytrain", "other"),
+        ("validator", "trainer", "evaluation"),
+        ("training", "validator"),
+        ("Gestest", "mytrain/mytest"),
+        ("latest", "valley", "devil", "extravagant"),
+    ],
+)
+def test_a_word_inside_another_is_no_split_unless_a_directory_beside_differs_in_it_alone(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    make(tmp_path, *(f"{name}/1.jpg" for name in names))
+    assert set(flat(catalog(tmp_path, "any"))) <= {".", "training"}
+
+
+def test_splits_in_names_of_files_of_any_form_never_mix(tmp_path: Path) -> None:
+    splits = {
+        "train": ["trainset_1", "train_1", "TrainVideo2", "0003train"],
+        "trainval": ["TrainVal_1"],
+        "test": ["0001test", "testset_1", "MyTest4", "TESTdata_2", "v3+test"],
+        "val": ["7val", "valdata_3", "COCOVal2", "COCO_val2014_6"],
+        "extra": ["extra_1", "0002_extra"],
+    }
+    plain = ["1", "contest_1", "trainer", "an_extra_hat", "valley2", "pr\xe9test", "xtrain"]
+    make(tmp_path, *(f"{name}.jpg" for name in (*chain(*splits.values()), *plain)))
+    expected = {split: sorted(f"{name}.jpg" for name in names) for split, names in {**splits, ".": plain}.items()}
+    assert {split: sorted(names) for split, names in flat(catalog(tmp_path, "any")).items()} == expected
+
+
+pieces_of_names = st.sampled_from(["train", "Val", "TEST", "set", "Data", "x", "Y", "AB", "\xe9", "3", "_", "+"])
+
+
+@settings(max_examples=50)
+@given(st.sets(st.lists(pieces_of_names, min_size=1, max_size=6).map("".join), min_size=1, max_size=12))
+def test_files_and_directories_name_splits_in_the_same_words(names: set[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        make(Path(folder), *names)
+        found = catalog(Path(folder), "none").tree
+    files = np.flatnonzero(found.kind_mask(stat.S_IFREG))
+    for entry, bits in zip(files.tolist(), split_of_name(found, files).tolist(), strict=True):
+        words = {word for at, word in enumerate(SPLIT_WORDS) if bits >> at & 1}
+        assert {part for word in words for part in parts_named(word)} == parts_named(found.name(entry))
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,17 @@ def test_a_split_within_train_is_said_unless_there_is_validation_data(
 
 
 @pytest.mark.parametrize(
-    ("build", "said"), [(pets("."), 1), (flat, 1), (with_hidden_val, 1), (pets("train"), 1), (named_by_file, 0)]
+    ("build", "said"),
+    [
+        (pets("."), 1),
+        (flat, 1),
+        (with_hidden_val, 1),
+        (pets("train"), 1),
+        (named_by_file, 0),
+        (pets("ValSounds"), 0),
+        (pets("mytrain", "myval"), 0),
+        (pets("contest", "valley"), 1),
+    ],
 )
 def test_any_and_a_table_say_it_too(tmp_path: Path, build: Build, said: int) -> None:
     root = made(tmp_path, build)

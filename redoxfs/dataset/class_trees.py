@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redoxfs.dataset.beside import own_name
-from redoxfs.dataset.splits import is_split, names_split, split_of_directory, without_split
+from redoxfs.dataset.splits import glued_splits, is_split, names_split, split_of_directory
 from redoxfs.dataset.tree import Tree
 
 
@@ -75,7 +75,7 @@ def possible_classes(tree: Tree, holders: NDArray[np.int64]) -> tuple[NDArray[np
     """
     rest = Unnamed([], [], [])
     beside: dict[int, list[int]] = {}
-    glued = _glued_splits(tree, holders)
+    glued = glued_splits(tree)
     for holder in holders.tolist():
         if holder == 0:
             rest.in_source.append(holder)
@@ -92,16 +92,5 @@ def is_single(tree: Tree, directories: NDArray[np.int64]) -> bool:
     """Whether no split's name divides the class directories, so the script has to split them itself."""
     if not len(directories) or (is_split(own_name(tree)) and not tree.parent[directories].any()):
         return False
-    of_directory, _ = split_of_directory(tree)
+    of_directory, _, _ = split_of_directory(tree)
     return not of_directory[directories].any()
-
-
-def _glued_splits(tree: Tree, holders: NDArray[np.int64]) -> frozenset[int]:
-    """Siblings whose names differ only in a split word: TrainVideo beside TestVideo."""
-    alike: dict[tuple[int, bytes], dict[int, bytes]] = {}
-    for holder in holders.tolist():
-        found = without_split(tree.name(holder))
-        if found is not None:
-            word, rest = found
-            alike.setdefault((int(tree.parent[holder]), rest), {})[holder] = word
-    return frozenset(holder for words in alike.values() if len(set(words.values())) > 1 for holder in words)

@@ -20,7 +20,7 @@ import numpy as np
 
 from redoxfs.dataset.beside import Beside, own_name
 from redoxfs.dataset.samples import hidden
-from redoxfs.dataset.splits import parts_named
+from redoxfs.dataset.splits import glued_splits, parts_named
 from redoxfs.dataset.tree import Tree
 
 SCRIPT_SPLITS = "random_split, validation_split, train_test_split, k-fold, few-shot"
@@ -52,8 +52,12 @@ def _named(tree: Tree, names: Iterable[str], beside: Beside) -> Iterator[bytes]:
         yield from re.split(rb"[/+]", text.encode("utf-8", "surrogateescape"))
     for text in beside.splits:
         yield text.encode("utf-8", "surrogateescape")
-    for entry in np.flatnonzero(tree.kind_mask(stat.S_IFDIR) & ~hidden(tree)).tolist():
+    shown = ~hidden(tree)
+    for entry in np.flatnonzero(tree.kind_mask(stat.S_IFDIR) & shown).tolist():
         yield tree.name(entry)
+    for entry, word in glued_splits(tree).items():
+        if shown[entry]:
+            yield word
 
 
 def _is_validation(name: bytes) -> bool:

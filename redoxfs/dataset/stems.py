@@ -35,7 +35,12 @@ def bytes_in(known: bytes) -> NDArray[np.bool_]:
 
 
 DIGIT, LOWER, UPPER = map(bytes_in, (b"0123456789", ascii_lowercase.encode(), ascii_uppercase.encode()))
-_LETTER, _SEPARATOR = LOWER | UPPER, bytes_in(b"_-. ()")
+# Bytes of letters beyond ASCII are like small letters: no word begins or ends beside one.
+_SMALL = LOWER | bytes_in(bytes(range(128, 256)))
+_LETTER, _SEPARATOR = _SMALL | UPPER, bytes_in(b"_-. ()")
+
+Pieces = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""Parts of stems: (index of the stem, start, end), ascending."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,22 +72,38 @@ class Stems:
         inside = (place > self.start[owner]) & (place < self.end[owner])
         return owner[inside], place[inside]
 
-    def words(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Runs of letters that begin a stem or follow a separator: (index of the stem, start, end)."""
+    def runs(self) -> Pieces:
+        """Every run of letters."""
+        return self._pieces(np.zeros(len(self.text), bool))
+
+    def words(self) -> Pieces:
+        """The runs of letters, divided where capitals begin a word: Train and Video of TrainVideo, COCO of COCOVal."""
+        upper, small = UPPER[self.text], _SMALL[self.text]
+        begins = np.zeros(len(upper), bool)
+        begins[1:] = upper[1:] & small[:-1]
+        # A name without suffix is followed by the next name.
+        small[self.start] = False
+        begins[1:-1] |= upper[1:-1] & upper[:-2] & small[2:]
+        return self._pieces(begins)
+
+    def _pieces(self, begins: NDArray[np.bool_]) -> Pieces:
         letter = _LETTER[self.text]
+        begins[1:] |= letter[1:] & ~letter[:-1]
         # A stem's end ends a run: its suffix begins with a dot, and a name without suffix is followed by the next name.
-        before = np.zeros(len(letter), bool)
-        before[1:] = letter[:-1]
-        before[self.start] = False
-        start = np.flatnonzero(letter & ~before)
-        stop = np.flatnonzero(~letter)
-        at = np.searchsorted(stop, start)
+        begins[self.start] = letter[self.start]
+        start = np.flatnonzero(begins)
+        stop = np.flatnonzero(begins | ~letter)
+        at = np.searchsorted(stop, start, side="right")
         owner = np.searchsorted(self.start, start, side="right") - 1
         end = np.minimum(np.append(stop, len(letter))[at], self.end[owner])
-        opens = start == self.start[owner]
-        opens[~opens] = _SEPARATOR[self.text[start[~opens] - 1]]
-        taken = opens & (start < self.end[owner])
+        taken = start < self.end[owner]
         return owner[taken], start[taken], end[taken]
+
+    def letters(self) -> NDArray[np.int64]:
+        """How many letters each stem has: int64[n]."""
+        seen = np.append(0, np.cumsum(_LETTER[self.text]))
+        found: NDArray[np.int64] = seen[self.end] - seen[self.start]
+        return found
 
     def any_digit(self, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether text[start:end] holds a digit, elementwise."""
