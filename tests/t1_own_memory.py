@@ -4,16 +4,20 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from redoxfs.chunks import Cells, build_cells
 from redoxfs.cli import main
+from redoxfs.cli.arguments import parse
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.launch.members import remote_memory_of
-from redoxfs.launch.options import SharingOptions
+from redoxfs.launch.options import MountOptions, SharingOptions
 from redoxfs.launch.own_memory import PoolOfNode, limit_for
+from redoxfs.launch.path_status import path_status
 from redoxfs.launch.sizes import parse_size
+from redoxfs.launch.source import Opening, open_dataset
 from redoxfs.node import Share, plan_pool
 
 MIB = 1 << 20
@@ -80,9 +84,46 @@ def test_inspect_names_the_memory_of_each_node(tmp_path: Path, capfd: pytest.Cap
     facts = json.loads(capfd.readouterr().out)
     for share, size in facts["memory_for"].items():
         assert facts["limit_for"][share] == limit_for(size, 40)
-        assert facts["limit_with_cache_for"][share] == limit_for(size, 40, caches=True)
+        in_cache = facts["memory_with_cache_for"][share]
+        assert in_cache >= size
+        assert facts["limit_with_cache_for"][share] == limit_for(in_cache, 40, caches=True)
     assert main(["inspect", str(tmp_path), "--classes", "any", "--nodes", "3", "--policy", "slot"]) == 2
     assert capfd.readouterr().err.splitlines()[-1].endswith("for slot: redoxfs simulate --help")
+
+
+@pytest.mark.parametrize("options", [[], ["--chunk-size", "4"], ["--policy", "slot"], ["--nodes", "2"]])
+def test_inspect_describes_the_mount_with_a_cache(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    root, folder = tmp_path / "data", tmp_path / "cache"
+    root.mkdir()
+    for number in range(400):
+        (root / f"{number}.jpg").write_bytes(b"x" * 2800)
+
+    def facts(*more: str) -> dict[str, Any]:
+        assert main(["inspect", str(root), "--classes", "any", "--json", *options, *more]) == 0
+        found: dict[str, Any] = json.loads(capfd.readouterr().out)
+        return found
+
+    plain, cached = facts(), facts("--cache", str(folder))
+    assert not folder.exists()
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        command = parse(
+            ["mount", str(root), "--classes", "any", "--cache", str(folder)] + options * ("2" not in options)
+        )
+        mounting: MountOptions = command.options
+        opening = Opening(
+            path_status(str(root), 60.0), fd, mounting.dataset, mounting.memory, 60.0, False, is_cached=True
+        )
+        mounted = open_dataset(opening)
+    finally:
+        os.close(fd)
+    assert cached["chunk_size"] == plain["chunk_size_with_cache"] == mounted.chunk_size
+    assert cached["chunks"] == len(mounted.cells.cells)
+    assert cached["memory_for"] == plain["memory_with_cache_for"]
+    assert cached["limit_for"] == plain["limit_with_cache_for"]
+    assert (cached["memory_for"] == plain["memory_for"]) == ("--chunk-size" in options or "--policy" in options)
 
 
 def test_the_examples_of_four_nodes_apply_the_rule() -> None:

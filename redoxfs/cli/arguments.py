@@ -417,6 +417,7 @@ def _add_inspect(verbs: "Verbs[Parser]") -> None:
     verb = add_verb(verbs, "inspect", InspectOptions, "show how mount would serve SOURCE, and why")
     verb.add_argument("source", metavar="SOURCE")
     verb.add_argument("--nodes", metavar="N", type=values.nodes, help="the memory of each of N nodes (default: 1)")
+    verb.add_argument("--cache", metavar="DIR", help="as mount with --cache DIR would serve it; DIR is not touched")
     _add_json(verb)
     _add_files(verb)
     add_catalog_option(verb)

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redoxfs.cli.options.examining import InspectOptions
 from redoxfs.cli.table import print_table
@@ -19,7 +19,19 @@ from redoxfs.launch.defaults import POLICIES
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.sizes import counted, format_bytes, format_needed
-from redoxfs.launch.source import Dataset, Opening, check_source, evidence, memory_of, open_dataset, open_root
+from redoxfs.launch.source import (
+    Dataset,
+    Opening,
+    check_source,
+    chunks_with_cache,
+    evidence,
+    memory_of,
+    open_dataset,
+    open_root,
+)
+
+if TYPE_CHECKING:
+    from redoxfs.chunks import Cells
 
 # The shares of the samples that people try first: the least that works, a few shares, and all.
 _SHARES = {"least": 0.0, "5%": 0.05, "10%": 0.10, "25%": 0.25, "50%": 0.5, "all": 1.0}
@@ -43,7 +55,15 @@ def run(options: InspectOptions) -> int:
     root_fd = open_root(source)
     try:
         dataset = open_dataset(
-            Opening(source, root_fd, options.dataset, options.memory, options.timeout_s, measure_storage=False)
+            Opening(
+                source,
+                root_fd,
+                options.dataset,
+                options.memory,
+                options.timeout_s,
+                measure_storage=False,
+                is_cached=options.cache is not None,
+            )
         )
     finally:
         os.close(root_fd)
@@ -51,6 +71,7 @@ def run(options: InspectOptions) -> int:
         raise UsageError("inspect --nodes is for --policy pool; for slot: redoxfs simulate --help")
     facts = gather(
         dataset,
+        None if options.cache is not None else chunks_with_cache(dataset, options.dataset, options.memory),
         policy=options.memory.policy,
         seed=options.dataset.seed,
         memory_bytes=memory_bytes,
@@ -64,8 +85,13 @@ def run(options: InspectOptions) -> int:
     return 0
 
 
-def gather(dataset: Dataset, *, policy: str, seed: int, memory_bytes: int, nodes: int = 1) -> dict[str, Any]:
-    """The report, as plain JSON values; all sizes are bytes."""
+def gather(
+    dataset: Dataset, with_cache: "Cells | None", *, policy: str, seed: int, memory_bytes: int, nodes: int = 1
+) -> dict[str, Any]:
+    """The report, as plain JSON values; all sizes are bytes.
+
+    ``with_cache`` are the chunks of a mount with --cache; None: it is about such a mount.
+    """
     import numpy as np
 
     catalog = dataset.catalog
@@ -96,7 +122,7 @@ def gather(dataset: Dataset, *, policy: str, seed: int, memory_bytes: int, nodes
         "chunk_size": dataset.chunk_size,
         "seed": seed,
         "policy": policy,
-        **_memory(dataset, policy, memory_bytes, nodes),
+        **_memory(dataset, with_cache, policy, memory_bytes, nodes),
         **_shuffle(dataset, per_class),
         **_packed(dataset),
     }
@@ -136,29 +162,41 @@ def _packed(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _memory(dataset: Dataset, policy: str, memory_bytes: int, nodes: int) -> dict[str, Any]:
+def _memory(dataset: Dataset, with_cache: "Cells | None", policy: str, memory_bytes: int, nodes: int) -> dict[str, Any]:
     """Chunks, and the --memory of each node that it takes to hold the least that works and some shares of the samples;
     with what the daemon itself needs, the limit of a job or a pod."""
     from redoxfs.launch.own_memory import PoolOfNode, limit_for
     from redoxfs.node import PLANNERS, pool_reads
 
     catalog, cells = dataset.catalog, dataset.cells
-    memory_for: Callable[[float], int] = partial(PLANNERS[policy].memory_for, catalog, cells)
     reads_with: Callable[[int], float] = partial(pool_reads, catalog, cells)
     if nodes > 1:
-        of_node = PoolOfNode(catalog, cells, nodes)
-        memory_for, reads_with = of_node.memory_for, of_node.reads
-    needed = {name: memory_for(share) for name, share in _SHARES.items()}
+        reads_with = PoolOfNode(catalog, cells, nodes).reads
+
+    def needed_for(chunks: "Cells") -> dict[str, int]:
+        memory_for: Callable[[float], int] = partial(PLANNERS[policy].memory_for, catalog, chunks)
+        if nodes > 1:
+            memory_for = PoolOfNode(catalog, chunks, nodes).memory_for
+        return {name: memory_for(share) for name, share in _SHARES.items()}
+
+    needed = needed_for(cells)
     files = int(catalog.tree.kind_mask(stat.S_IFREG).sum())
+    is_cached = with_cache is None
     facts = {
         "chunks": len(cells.cells),
         "nodes": nodes,
         "memory_bytes": memory_bytes,
         "memory_suffices": memory_bytes >= needed["least"],
         "memory_for": needed,
-        "limit_for": {name: limit_for(size, files) for name, size in needed.items()},
-        "limit_with_cache_for": {name: limit_for(size, files, caches=True) for name, size in needed.items()},
+        "limit_for": {name: limit_for(size, files, caches=is_cached) for name, size in needed.items()},
     }
+    if with_cache is not None:
+        needed_then = needed if with_cache is cells else needed_for(with_cache)
+        facts |= {
+            "chunk_size_with_cache": with_cache.chunk_size,
+            "memory_with_cache_for": needed_then,
+            "limit_with_cache_for": {name: limit_for(size, files, caches=True) for name, size in needed_then.items()},
+        }
     if POLICIES[policy].reads_some:
         reads = {name: reads_with(size) for name, size in needed.items()}
         facts["reads_with"] = {name: round(share, 4) for name, share in reads.items()}
@@ -228,8 +266,12 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("chunks", f"{facts['chunks']:,}, of up to {counted(facts['chunk_size'], 'sample')} each"),
         ("--memory needed", _each(facts["nodes"], facts["memory_for"])),
         ("limit needed", _each(facts["nodes"], facts["limit_for"])),
-        ("with --cache", _each(facts["nodes"], facts["limit_with_cache_for"])),
     ]
+    if "limit_with_cache_for" in facts:
+        chunk_size = facts["chunk_size_with_cache"]
+        is_other = chunk_size != facts["chunk_size"]
+        others = f", with chunks of up to {chunk_size} samples (inspect --cache DIR)" if is_other else ""
+        shown.append(("with --cache", _each(facts["nodes"], facts["limit_with_cache_for"]) + others))
     if "read_bytes" in facts:
         rate = f"{facts['reads_per_s_for_100_mb_per_s']:,} reads/s for each 100 MB/s"
         how = f"at least {_GOOD_SHARE:.0%} of a sweep's rate where storage serves {rate}"

@@ -198,6 +198,16 @@ def _directory_chunk_size(catalog: "Catalog", memory: MemoryOptions, *, is_cache
     return size
 
 
+def chunks_with_cache(dataset: Dataset, options: DatasetOptions, memory: MemoryOptions) -> "Cells":
+    """The chunks that a mount of the same dataset has with --cache."""
+    if dataset.kind != "directory" or options.chunk_size is not None:
+        return dataset.cells
+    chunk_size = _directory_chunk_size(dataset.catalog, memory, is_cached=True)
+    if chunk_size == dataset.chunk_size:
+        return dataset.cells
+    return cells_of(dataset.catalog, chunk_size, options.seed)
+
+
 def cells_of(catalog: "Catalog", chunk_size: int, seed: int) -> "Cells":
     """The samples of a directory in chunks, as `mount` serves and `pack` writes them."""
     from redoxfs.chunks import build_cells

@@ -8,10 +8,11 @@ from redoxfs.launch.options import DatasetOptions, MemoryOptions
 
 @dataclass(frozen=True, slots=True)
 class InspectOptions:
-    """``nodes``: how many are to share the dataset."""
+    """``nodes``: how many are to share the dataset. ``cache``: the folder of the cache of that mount."""
 
     source: str
     nodes: int = 1
+    cache: str | None = None
     json: bool = False
     dataset: DatasetOptions = field(default_factory=DatasetOptions)
     memory: MemoryOptions = field(default_factory=MemoryOptions)
