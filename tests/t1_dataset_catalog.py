@@ -18,7 +18,7 @@ from redoxfs.dataset.bases import BASES, bases_of, stem_bases
 from redoxfs.dataset.groups import TOGETHER
 from redoxfs.dataset.splits import SPLIT_WORDS, is_split, parts_named, split_of_name
 from redoxfs.dataset.stems import hash_text, stems_of
-from redoxfs.dataset.table import HEADERS, SPLIT_HEADERS
+from redoxfs.dataset.table import FOLDERS_MAX, HEADERS, SPLIT_HEADERS
 
 
 def make(root: Path, *names: str) -> None:
@@ -462,6 +462,18 @@ def test_paths_of_a_table_may_be_those_in_the_only_folder_that_has_them(tmp_path
         assert [found.tree.path(entry) for entry in found.members.tolist()] == [b"img/7.jpg", b"img/8.jpg"]
         assert [found.class_names[at] for at in found.class_of.tolist()] == ["cat", "dog"]
         assert f"2 rows in {where}, whose paths are relative to img/" in found.verdict.saw
+
+
+def test_the_folder_of_the_paths_is_not_looked_for_among_many(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    make(root, "img/7.jpg")
+    where = table(tmp_path, "path,class\n7.jpg,cat\n")
+    for number in range(FOLDERS_MAX - 1):
+        (root / str(number)).mkdir()
+    assert flat(catalog(root, where)) == {"cat": ["img/7.jpg"]}
+    (root / "more").mkdir()
+    with pytest.raises(ClassesError, match=r"to the source; for the one folder .* among 1,000 folders at most"):
+        catalog(root, where)
 
 
 @pytest.mark.parametrize(

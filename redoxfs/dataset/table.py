@@ -116,7 +116,7 @@ def read_table(tree: Tree, where: str) -> Table:
         if entry < 0:
             raise ClassesError(
                 f"{where}, line {number}: no such file in the source: {show_text(path)}; paths are relative to the"
-                " source, or to the one folder that has the first"
+                f" source{finder.or_a_folder()}"
             )
         if not tree.is_file(entry):
             kind = "directory" if tree.is_dir(entry) else "symlink"
@@ -319,10 +319,18 @@ class _Finder:
         at = bisect_left(names, name)
         return children[at] if at < len(names) and names[at] == name else -1
 
+    def _folders(self) -> list[int]:
+        return np.flatnonzero(self._tree.kind_mask(stat.S_IFDIR)).tolist()[1:]
+
+    def or_a_folder(self) -> str:
+        """What else paths may be relative to, for an error."""
+        if len(self._folders()) > FOLDERS_MAX:
+            return f"; for the one folder that has the first, redoxfs looks among {FOLDERS_MAX:,} folders at most"
+        return ", or to the one folder that has the first"
+
     def only_folder(self, path: bytes) -> tuple[bytes, int]:
         """The only folder below the source with ``path`` in it, with a slash, and the entry; (b"", -1) if not one."""
-        tree = self._tree
-        folders = [each for each in np.flatnonzero(tree.kind_mask(stat.S_IFDIR)).tolist() if each]
+        tree, folders = self._tree, self._folders()
         if path.startswith(b"/") or len(folders) > FOLDERS_MAX:
             return b"", -1
         starts = [tree.path(each) + b"/" for each in folders]
