@@ -495,6 +495,25 @@ def test_nothing_is_removed_but_what_a_cache_has_made(source: Path, cache: Path)
     root.close()
 
 
+def test_a_death_while_a_dataset_is_described_does_not_hide_it(
+    source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cached(source, cache) as here:
+        here.fill()
+        folder = here.copies._folder
+
+        def dies() -> None:
+            monkeypatch.setattr(os, "fsync", lambda _: os._exit(9))
+            folder.describe({"source": str(source)})
+
+        assert in_child(dies) == 9
+        assert len(list((cache / folder.key).glob(".about.json.*.new"))) == 1
+        assert [entry.key for entry in here.root.entries()] == [folder.key]
+        assert here.root.used_bytes() >= here.catalog.sample_bytes.sum()
+        folder.describe({"source": str(source)})
+        assert not list((cache / folder.key).glob(".about.json.*"))
+
+
 def test_a_dataset_that_is_removed_meanwhile_stops_nobody(
     source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,6 +176,20 @@ def test_a_file_is_replaced_as_a_whole_and_private(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == [former.name, "elsewhere", path.name]
 
 
+def test_an_interrupted_replacement_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    file = StateFile(tmp_path / "state")
+    file.replace(b"before")
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        file.replace(b"after")
+    file.close()
+    assert os.listdir(tmp_path) == ["state"]
+    assert (tmp_path / "state").read_bytes() == b"before"
+
+
 def test_a_moved_folder_is_still_written_to(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     file = StateFile(tmp_path / "a/state")

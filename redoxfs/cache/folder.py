@@ -26,7 +26,7 @@ import numpy as np
 import xxhash
 
 from redoxfs.cache.segments import KEPT, read_batches, seed_of
-from redoxfs.linux.durable import replace
+from redoxfs.linux.durable import is_leftover, replace
 
 if TYPE_CHECKING:
     from redoxfs.dataset import Catalog
@@ -39,7 +39,7 @@ LAYOUT = 1
 """Of the folder and of segments. It is a part of KEY."""
 
 _KEY = re.compile(r"[0-9a-f]{32}")
-_FILE = re.compile(r"lock|about\.json|\.about\.json\.new|[0-9a-f]{16}\.(data|index)")
+_FILE = re.compile(r"lock|about\.json|[0-9a-f]{16}\.(data|index)")
 _REMOVED = ".removed-"
 _REMOVED_FOLDER = re.compile(r"\.removed-[0-9a-f]{32}-\d+")
 # A filesystem that has found errors is often made read-only.
@@ -237,6 +237,11 @@ class Folder:
     def describe(self, about: dict[str, Any]) -> None:
         """Record its dataset, and the time of this use. Raises OSError."""
         with self.root.reserving():
+            # Nobody else writes the file meanwhile, so each such file is one that a killed process left.
+            for name in os.listdir(self.fd):
+                if is_leftover(name, ABOUT):
+                    with suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=self.fd)
             replace(self.fd, ABOUT, json.dumps({"layout": LAYOUT, "used_at_s": time.time(), **about}).encode())
 
     def segments(self) -> list[str]:
@@ -263,7 +268,7 @@ class Folder:
 def _is_ours(folder: Path) -> bool:
     """Whether nothing else is in it; False if it was removed meanwhile. Raises OSError."""
     with suppress(FileNotFoundError):
-        return all(map(_FILE.fullmatch, os.listdir(folder)))
+        return all(_FILE.fullmatch(name) or is_leftover(name, ABOUT) for name in os.listdir(folder))
     return False
 
 

@@ -6,6 +6,7 @@ name with no content, and without that of the directory after it, the rename may
 """
 
 import os
+import re
 import secrets
 from contextlib import suppress
 from pathlib import Path
@@ -39,10 +40,8 @@ def replace(folder_fd: int, name: str, data: bytes) -> None:
 
     Raises OSError; the file is then as it was.
     """
-    # The name of the new file is cut because its prefix and suffix could make it too long. It is cut in front, since a
-    # number that tells files apart is at the end.
     # Random, since another host may write a file of this name in the same home.
-    beside = f".{name[-200:]}.{secrets.token_hex(8)}.new"
+    beside = f"{_beginning(name)}{secrets.token_hex(8)}.new"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with open(os.open(beside, flags, 0o600, dir_fd=folder_fd), "wb", buffering=0) as file:
@@ -51,8 +50,19 @@ def replace(folder_fd: int, name: str, data: bytes) -> None:
                 rest = rest[file.write(rest) :]
             os.fsync(file.fileno())
         os.replace(beside, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
-    except OSError:
+    except BaseException:
         with suppress(OSError):
             os.unlink(beside, dir_fd=folder_fd)
         raise
     os.fsync(folder_fd)
+
+
+def is_leftover(found: str, name: str) -> bool:
+    """Whether ``found`` is the name of a new file that a killed process left when it replaced ``name``."""
+    return re.fullmatch(re.escape(_beginning(name)) + r"[0-9a-f]{16}\.new", found) is not None
+
+
+def _beginning(name: str) -> str:
+    """Of the name of the new file, which is cut because its prefix and suffix could make it too long. It is cut in
+    front, since a number that tells files apart is at the end."""
+    return f".{name[-200:]}."
