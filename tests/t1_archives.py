@@ -19,6 +19,7 @@ from packs import SPEED, opened
 from tars import LONG_AGO_S, files_of, indexed, member, paths_of, tar_of, two_archives, write_tar
 
 from redoxfs.chunks import Cells, FileBytes
+from redoxfs.chunks.store import Access, NarrowedError
 from redoxfs.dataset import Catalog, ClassesError, build_catalog
 from redoxfs.dataset.groups import TOGETHER
 from redoxfs.launch.archives import check_hidden, expanded, with_archives
@@ -31,6 +32,7 @@ from redoxfs.packed.archive_samples import Asked, load_or_find
 from redoxfs.packed.archive_sets import sets_of
 from redoxfs.packed.archive_store import ArchiveStore, chunks_of, index_of, runs, size_for_classes
 from redoxfs.packed.archives import load_or_index
+from redoxfs.packed.sharded import PackedFile
 from redoxfs.testing import CHUNK_SIZE, GROUPS, StoreTests, Subject
 
 # The tree
@@ -573,6 +575,41 @@ def test_an_archive_that_changed_fails_by_its_name(tmp_path: Path) -> None:
         assert error.errno == errno.ESTALE
         assert "a.tar has changed since it was indexed" in str(error)
     store.close()
+
+
+def test_an_archive_that_was_made_private_is_read_for_nobody_while_it_is(tmp_path: Path) -> None:
+    archive = tar_of(tmp_path / "a.tar", {"c/0.jpg": b"a" * 600, "c/1.jpg": b"b" * 600, "c/2.jpg": b""})
+    archive.chmod(0o644)
+    found = indexed(tmp_path, "a.tar")
+    catalog = build_catalog(found.grown.tree, classes="any")
+    index = index_of(found, catalog, chunks_of(found, catalog), seed=0)
+    store, heedless = ArchiveStore(index, tmp_path, SPEED, guards=True), ArchiveStore(index, tmp_path, SPEED)
+    tree, entry = catalog.tree, int(catalog.members[0])
+    scanned = Access(int(tree.mode[entry]) & 0o7777, int(tree.uid[entry]), int(tree.gid[entry]))
+
+    def read_by(store: ArchiveStore) -> list[FileBytes | OSError]:
+        (read,) = store.reads(0, [0, 1, 2])
+        return [file for (file,) in read.run()]
+
+    def access_of(store: ArchiveStore) -> Access | None:
+        file = store.open_file(entry)
+        assert isinstance(file, PackedFile)
+        return file.access
+
+    # Fewer, more, and the first ones. What only concerns writing and execution is no change.
+    for mode, admits in ((0o640, False), (0o755, True), (0o600, False), (0o666, True), (0o644, True)):
+        archive.chmod(mode)
+        for file in read_by(store):
+            assert isinstance(file, FileBytes if admits else NarrowedError)
+            assert isinstance(file, FileBytes) or (file.access.mode == mode & 0o444 and file.filename == "a.tar")
+        now = access_of(store)
+        assert now is not None
+        assert now.admits(scanned) == admits
+        assert (now == scanned) == admits
+        assert all(isinstance(file, FileBytes) for file in read_by(heedless))
+        assert access_of(heedless) is None
+    store.close()
+    heedless.close()
 
 
 def test_links_to_one_file_and_files_far_apart_are_read(tmp_path: Path) -> None:

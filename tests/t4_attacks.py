@@ -23,6 +23,7 @@ from object_server import serving
 from packs import catalog_of, opened, replace_array
 from patience import until
 from strangers import OTHER_UID, Stranger, become, stranger_here
+from tars import tar_of
 
 from redoxfs.chunks import build_cells
 from redoxfs.launch.runtime_paths import control_path, control_path_of_daemon
@@ -625,6 +626,35 @@ def test_an_exact_file_that_was_made_private_is_read_by_nobody_who_may_not(
     (readable / SECRET_FILE).chmod(0o644)
     assert (machine.mnt / SECRET_FILE).read_bytes().startswith(SECRET_WORDS.encode())
     assert seen_by(stranger, machine.mnt, [SECRET_FILE])[SECRET_FILE].startswith(SECRET_WORDS)
+    machine.ok("umount", machine.mnt)
+
+
+@pytest.mark.parametrize("narrow", [narrow_by_mode, narrow_by_group], ids=lambda each: each.__name__)
+def test_an_archive_that_was_made_private_is_read_by_nobody_who_may_not(
+    machine: Machine, stranger: Stranger, readable: Path, narrow: Callable[[Path], None]
+) -> None:
+    archives = stranger.folder / "archives"
+    for number, label in enumerate(LABELS):
+        files = {f"train/{label}/{at}.jpg": (readable / f"train/{label}/{at}.jpg").read_bytes() for at in range(10)}
+        tar_of(archives / f"s-{number}.tar", files)
+    private = archives / "s-0.tar"
+    names = [str(path.relative_to(readable)) for path in sorted(readable.rglob("*.jpg"))]
+    machine.ok("mount", archives, machine.mnt, "-o", "allow_other", "--memory", "6kB", "--chunk-size", "1")
+    # Before the first read: what is in memory keeps the mode that it was read with.
+    narrow(private)
+    for _ in range(3):
+        seen = seen_by(stranger, machine.mnt, names)
+        assert not [name for name, text in seen.items() if text.startswith(LABELS[0])]
+        assert any(text.startswith(LABELS[1]) for text in seen.values())
+        exact = seen_by(stranger, machine.mnt / ".redoxfs/exact", [SECRET_FILE, f"train/{LABELS[1]}/0.jpg"])
+        assert exact[SECRET_FILE] == "EACCES"
+        assert exact[f"train/{LABELS[1]}/0.jpg"].startswith(f"{LABELS[1]} 0")
+    # It is shared again: the owner's next read tells.
+    os.chown(private, 0, 0)
+    private.chmod(0o644)
+    assert (machine.mnt / ".redoxfs/exact" / SECRET_FILE).read_bytes().startswith(SECRET_WORDS.encode())
+    exact = seen_by(stranger, machine.mnt / ".redoxfs/exact", [SECRET_FILE])
+    assert exact[SECRET_FILE].startswith(SECRET_WORDS)
     machine.ok("umount", machine.mnt)
 
 

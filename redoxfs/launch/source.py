@@ -333,7 +333,8 @@ def _archive_store(dataset: Dataset, reading: Reading) -> "ChunkStore":
 
     assert dataset.index is not None
     assert dataset.storage is not None
-    return ArchiveStore(dataset.index, Path(f"/proc/self/fd/{dataset.root_fd}"), dataset.storage)
+    folder = Path(f"/proc/self/fd/{dataset.root_fd}")
+    return ArchiveStore(dataset.index, folder, dataset.storage, guards=reading.guards)
 
 
 KINDS = {

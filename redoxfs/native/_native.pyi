@@ -110,6 +110,7 @@ class Shards:
     ``stamp``, ``file``  the types of its results; see `FileResult`
     ``versions``  int64[n, 3]: length, mtime and inode of shards without sums. Their files are served while they have
                   them, and may lie far from each other in a sweep, or at one place
+    ``guards``    with versions: files of a shard that fewer users may read than when it was indexed are Failures
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Shards:
         stamp: type[Any],
         file: type[Any],
         versions: Readable | None,
+        guards: bool,
     ) -> None: ...
     def read(self, entries: Sequence[int]) -> tuple[FileResult, ...]:
         """Read files that lie one after the other in a shard, in one sweep, each checked."""

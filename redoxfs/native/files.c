@@ -114,9 +114,7 @@ static bool same(const struct stat *one, const struct stat *other) {
            one->st_mtim.tv_sec == other->st_mtim.tv_sec && one->st_mtim.tv_nsec == other->st_mtim.tv_nsec;
 }
 
-// Whether all users who could read an entry at the scan may read it now. Where owner or group have changed, that is only
-// known if everybody may.
-static bool as_readable(const redox_tree *tree, int32_t entry, const struct stat *now) {
+bool redox_is_as_readable(const redox_tree *tree, int32_t entry, const struct stat *now) {
     enum { READ = 0444 };
     return (now->st_mode & READ) == READ || (now->st_uid == tree->uid[entry] && now->st_gid == tree->gid[entry] &&
                                              !(tree->mode[entry] & READ & ~now->st_mode));
@@ -133,7 +131,7 @@ static void read_open_file(const redox_files *files, int fd, int32_t entry, redo
         fail(file, errno, REDOX_FAILED);
     } else if (!S_ISREG(before.st_mode) || before.st_size < 0) {
         fail(file, EIO, REDOX_NOT_REGULAR);
-    } else if (files->guards && !as_readable(files->tree, entry, &before)) {
+    } else if (files->guards && !redox_is_as_readable(files->tree, entry, &before)) {
         fail(file, EACCES, REDOX_NARROWED);
         file->mode = before.st_mode & 07777;
         file->uid = before.st_uid;

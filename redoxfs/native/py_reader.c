@@ -222,12 +222,14 @@ static const void *take_column(shards_object *self, PyObject *array, const char 
 }
 
 static PyObject *shards_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *keywords[] = {"tree", "shards", "shard_of", "data_at", "sums", "block_at", "stamp", "file", "versions", NULL};
+    static char *keywords[] = {"tree",  "shards", "shard_of", "data_at", "sums", "block_at",
+                               "stamp", "file",   "versions", "guards",  NULL};
     PyObject *tree_object, *fds, *shard_of, *data_at, *sums, *block_at, *versions;
     result_types types;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O$OOOOOO!O!O:Shards", keywords, &tree_object, &fds, &shard_of,
+    int guards;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O$OOOOOO!O!Op:Shards", keywords, &tree_object, &fds, &shard_of,
                                      &data_at, &sums, &block_at, &PyType_Type, &types.stamp, &PyType_Type,
-                                     &types.file, &versions)) {
+                                     &types.file, &versions, &guards)) {
         return NULL;
     }
     shards_object *self = (shards_object *)new_source(type, tree_object, types);
@@ -248,6 +250,7 @@ static PyObject *shards_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         Py_DECREF(self);
         return NULL;
     }
+    shards->guards = guards;
     redox_shards_init(shards);
     return (PyObject *)self;
 }

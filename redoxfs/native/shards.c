@@ -144,11 +144,9 @@ static size_t fill(const redox_shards *shards, int fd, const int32_t *entries, s
 }
 
 // Whether a shard without sums still is what was indexed.
-static bool is_unchanged(const redox_shards *shards, int32_t shard) {
-    const redox_version *version = &shards->versions[shard];
-    struct stat now;
-    return !fstat(shards->fds[shard], &now) && now.st_size == version->bytes && now.st_ino == version->inode &&
-           redox_time_ns(now.st_mtim.tv_sec, now.st_mtim.tv_nsec) == version->mtime_ns;
+static bool is_unchanged(const redox_version *version, const struct stat *now) {
+    return now->st_size == version->bytes && now->st_ino == version->inode &&
+           redox_time_ns(now->st_mtim.tv_sec, now->st_mtim.tv_nsec) == version->mtime_ns;
 }
 
 static bool is_right(const redox_shards *shards, int32_t entry, const redox_buffer *buffer) {
@@ -195,6 +193,22 @@ static void read_again(const redox_shards *shards, int fd, int32_t entry, redox_
     }
 }
 
+static void fail_all(redox_file *files, size_t count, int error, redox_fault fault) {
+    for (size_t i = 0; i < count; i++) {
+        fail(&files[i], error, fault);
+    }
+}
+
+// Files have the owner and the group of their archive, and its modes without what only concerns writing and execution.
+static void fail_all_narrowed(redox_file *files, size_t count, const struct stat *now) {
+    fail_all(files, count, EACCES, REDOX_NARROWED);
+    for (size_t i = 0; i < count; i++) {
+        files[i].mode = now->st_mode & 0444;
+        files[i].uid = now->st_uid;
+        files[i].gid = now->st_gid;
+    }
+}
+
 // Whether entries lie one after the other in one shard. The longest gap that is read between them goes to *gap. Links to
 // one file lie at one place.
 static bool are_in_order(const redox_shards *shards, const int32_t *entries, size_t count, size_t *gap) {
@@ -227,12 +241,6 @@ static bool allocate(const redox_shards *shards, const int32_t *entries, size_t 
         }
     }
     return true;
-}
-
-static void fail_all(redox_file *files, size_t count, int error, redox_fault fault) {
-    for (size_t i = 0; i < count; i++) {
-        fail(&files[i], error, fault);
-    }
 }
 
 // False, with an error in each file, if the entries cannot be read in one go, or if there are none.
@@ -276,9 +284,17 @@ static void read_shard(const redox_source *source, const int32_t *entries, size_
     size_t full = fill(shards, fd, entries, count, files, scratch, stop, &failure);
     free(scratch);
     // After the read: a change before it must not pass for what was indexed.
-    if (shards->versions && !is_unchanged(shards, shard)) {
-        fail_all(files, count, ESTALE, REDOX_CHANGED);
-        return;
+    if (shards->versions) {
+        struct stat now;
+        if (fstat(fd, &now) || !is_unchanged(&shards->versions[shard], &now)) {
+            fail_all(files, count, ESTALE, REDOX_CHANGED);
+            return;
+        }
+        // All files of a sweep are of one archive.
+        if (shards->guards && !redox_is_as_readable(shards->tree, entries[0], &now)) {
+            fail_all_narrowed(files, count, &now);
+            return;
+        }
     }
     for (size_t i = 0; i < count; i++) {
         int32_t entry = entries[i];

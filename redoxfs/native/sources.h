@@ -1,6 +1,7 @@
 // The places that a `redox_pool` reads files from.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/uio.h>
 
 #include "kernel.h"
@@ -27,6 +28,10 @@ typedef struct redox_files {
 // The caller keeps `tree` and `root`.
 void redox_files_init(redox_files *files, const redox_tree *tree, int root);
 
+// Whether all users who could read an entry at the scan may read now what `now` is of. Where owner or group have changed,
+// that is only known if everybody may.
+bool redox_is_as_readable(const redox_tree *tree, int32_t entry, const struct stat *now);
+
 // What a shard without sums was when it was indexed. Its files are served while it still is that.
 typedef struct redox_version {
     int64_t bytes, mtime_ns;
@@ -45,6 +50,7 @@ typedef struct redox_shards {
     size_t sum_count;
     const int64_t *block_at;  // [entries of the tree]: the number of a file's first sum
     const redox_version *versions;  // [shards]; with them, there are no sums. NULL: nothing but the sums is compared
+    bool guards;              // with versions: no bytes of a shard that fewer users may read than when it was indexed
     atomic_int uncached;      // RWF_DONTCACHE, or 0 where the kernel or the filesystem lacks it
 } redox_shards;
 

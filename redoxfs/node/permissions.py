@@ -1,8 +1,8 @@
 """Owners and modes of files that are not those of the scan any more, as far as reads have shown.
 
 With -o allow_other the kernel checks the mode that a file had at the scan, and the bytes are those of now. So a store
-that guards (`redoxfs.chunks.DirectoryStore`) compares the two at each read and gives out no bytes that fewer users may
-read. What it saw is noted here, and the kernel is told. Used from the node's task alone.
+that guards (`redoxfs.chunks.DirectoryStore`, and that of archives) compares the two at each read and gives out no bytes
+that fewer users may read. What it saw is noted here, and the kernel is told. Used from the node's task alone.
 """
 
 from collections.abc import Callable

@@ -15,13 +15,14 @@ import numpy as np
 
 import redoxfs.native._native as faults
 from redoxfs.chunks import Cells, NativeRead, Payload, StorageSpeed, divisors
+from redoxfs.chunks.store import Access, NarrowedError
 from redoxfs.dataset import Catalog
 from redoxfs.linux.times import mtime_ns
 from redoxfs.packed.archive_cache import ArchiveIndex
 from redoxfs.packed.index import Index
 from redoxfs.packed.positions import Positions
 from redoxfs.packed.sharded import ShardedStore, Sweep
-from redoxfs.packed.store import PackedStore
+from redoxfs.packed.store import NOT_HERE, PackedStore
 
 if TYPE_CHECKING:
     from redoxfs.native._native import FileResult
@@ -143,14 +144,17 @@ class AsTheyLie(ShardedStore):
 class ArchiveStore(AsTheyLie, PackedStore):
     """Reads the archives of ``index`` below ``folder``.
 
+    ``guards``: no bytes of an archive that fewer users may read than when it was indexed, as in `DirectoryStore`.
+
     Raises:
         OSError: an archive cannot be opened.
     """
 
-    def __init__(self, index: Index, folder: Path, speed: StorageSpeed) -> None:
+    def __init__(self, index: Index, folder: Path, speed: StorageSpeed, *, guards: bool = False) -> None:
         assert index.versions is not None
         self._versions: list[list[int]] = index.versions.tolist()
-        super().__init__(index, folder, speed)
+        self._guards = guards
+        super().__init__(index, folder, speed, guards=guards)
 
     def _bytes_of(self, entry: int, offset: int, size: int, *, again: bool) -> bytes:
         data = super()._bytes_of(entry, offset, size, again=again)
@@ -161,8 +165,18 @@ class ArchiveStore(AsTheyLie, PackedStore):
             raise self._has_changed(entry)
         return data
 
-    def failure(self, entry: int, error: int, fault: int) -> OSError:
+    def _access(self, entry: int) -> Access | None:
+        fd = self._fds[self._shard_of[entry]]
+        if not self._guards or fd == NOT_HERE:
+            return None
+        now = os.fstat(fd)
+        # As in the tree (packed/archive_tree.py) and in native/shards.c.
+        return Access(now.st_mode & 0o444, now.st_uid, now.st_gid)
+
+    def failure(self, entry: int, error: int, fault: int, *access: int) -> OSError:
         """See `NativeSource.failure`."""
+        if access:
+            return NarrowedError(self._shard_name(entry), Access(*access))
         return self._has_changed(entry) if fault == faults.CHANGED else super().failure(entry, error, fault)
 
     def _has_changed(self, entry: int) -> OSError:

@@ -18,6 +18,7 @@ import xxhash
 
 import redoxfs.native._native as faults
 from redoxfs.chunks import ChunkStore, FileBytes, NativeRead, Read, SourceFile, Stamp, StorageSpeed
+from redoxfs.chunks.store import Access
 from redoxfs.dataset import show
 from redoxfs.dataset.columns import native_tree
 from redoxfs.native import Shards
@@ -38,10 +39,17 @@ class ShardedStore(ChunkStore):
     Args:
         descriptors: int32[n]: of each shard, for `Shards`.
         most_bytes: where a sweep ends, at the next file; None: nowhere.
+        guards: for archives, as in `DirectoryStore`.
     """
 
     def __init__(
-        self, index: Index, speed: StorageSpeed, descriptors: npt.NDArray[np.int32], most_bytes: int | None = None
+        self,
+        index: Index,
+        speed: StorageSpeed,
+        descriptors: npt.NDArray[np.int32],
+        most_bytes: int | None = None,
+        *,
+        guards: bool = False,
     ) -> None:
         self._index = index
         self._speed = speed
@@ -65,6 +73,7 @@ class ShardedStore(ChunkStore):
             stamp=Stamp,
             file=FileBytes,
             versions=index.versions,
+            guards=guards,
         )
 
     def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:  # noqa: ARG002 - positions go by sample
@@ -115,7 +124,7 @@ class ShardedStore(ChunkStore):
 
     def open_file(self, entry: int) -> SourceFile:
         """Any file of the tree. Opens nothing."""
-        return PackedFile(self, entry)
+        return PackedFile(self, entry, self._access(entry))
 
     def stamp(self, entry: int) -> Stamp:
         return Stamp(self._size[entry], self._mtime_ns[entry], self._inode[entry])
@@ -129,6 +138,10 @@ class ShardedStore(ChunkStore):
             if len(data) == size and self._is_right(entry, memoryview(data), number):
                 return data
         raise self._is_wrong(entry, self._data_at[entry] + begin)
+
+    def _access(self, entry: int) -> Access | None:  # noqa: ARG002 - a pack has the modes of its files
+        """Who may read a file now, if that has to be checked. Raises OSError."""
+        return None
 
     @abstractmethod
     def _read(self, sweep: Sweep) -> Read:
@@ -165,9 +178,13 @@ class ShardedStore(ChunkStore):
 
 
 class PackedFile:
-    """An open file that is not redirected. Keeps the last block, because readers ask for pieces of it in turn."""
+    """An open file that is not redirected. Keeps the last block, because readers ask for pieces of it in turn.
 
-    def __init__(self, store: ShardedStore, entry: int) -> None:
+    ``access``: who may read it, if that has to be checked.
+    """
+
+    def __init__(self, store: ShardedStore, entry: int, access: Access | None = None) -> None:
+        self.access = access
         self._store = store
         self._entry = entry
         self.stamp = store.stamp(entry)

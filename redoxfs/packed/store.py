@@ -45,7 +45,7 @@ class PackedStore(ShardedStore):
     most_depth = 32
     """Storage with a latency of milliseconds gains from more sweeps."""
 
-    def __init__(self, index: Index, folder: Path, speed: StorageSpeed) -> None:
+    def __init__(self, index: Index, folder: Path, speed: StorageSpeed, *, guards: bool = False) -> None:
         self._fds: list[int] = []
         self._native_fds = np.empty(0, np.int32)
         self._uncached = RWF_DONTCACHE
@@ -53,7 +53,7 @@ class PackedStore(ShardedStore):
             for name in index.positions.shard_names:
                 self._fds.append(_open_if_there(folder / name))
             self._native_fds = np.array(self._fds, np.int32)
-            super().__init__(index, speed, self._native_fds)
+            super().__init__(index, speed, self._native_fds, guards=guards)
         except (OSError, ValueError):
             self.close()
             raise
