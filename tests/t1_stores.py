@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -351,6 +352,58 @@ def test_an_error_names_its_reason_and_the_file(store: DirectoryStore, catalog: 
         (errno.ENOENT, "No such file or directory", "cat/1.jpg"),
         (errno.EIO, "no longer a regular file", "cat/2.jpg"),
     ]
+
+
+def fails_once(real: Callable[..., Any]) -> Callable[..., Any]:
+    """A call of the system of which the first fails."""
+    made = 0
+
+    def call(*args: Any) -> Any:
+        nonlocal made
+        made += 1
+        if made == 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(*args)
+
+    return call
+
+
+def test_a_file_itself_is_opened_and_read_again_after_a_failure(
+    store: DirectoryStore, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fstat", fails_once(os.fstat))
+    file = store.open_file(catalog.tree.find(b"cat/4.jpg"))
+    for _ in range(2):
+        monkeypatch.setattr(os, "pread", fails_once(os.pread))
+        assert file.read(0, 100) == b"cat 4" * 4
+    file.close()
+
+
+def test_a_short_read_of_a_file_itself_is_completed_and_no_end(
+    store: DirectoryStore, catalog: Catalog, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = store.open_file(catalog.tree.find(b"cat/4.jpg"))
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: real(fd, min(size, 3), at))
+    assert file.read(1, 100) == (b"cat 4" * 4)[1:]
+    # The storage says that it ends before the file does.
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: real(fd, max(0, min(size, 7 - at)), at))
+    with pytest.raises(OSError, match="fewer bytes"):
+        file.read(0, 100)
+    # Of a file that has become shorter, that is right.
+    shrink(root / "cat/4.jpg")
+    assert file.read(0, 100) == b"cat"
+    file.close()
+
+
+def test_a_packed_file_itself_is_read_again_after_a_failure(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store_of(packed) as (index, store):
+        file = store.open_file(index.catalog.tree.find(b"cat/large.jpg"))
+        whole = file.read(0, 1 << 20)
+        file.close()
+        monkeypatch.setattr(os, "preadv", fails_once(os.preadv))
+        assert file.read(0, 1 << 20) == whole
+        file.close()
 
 
 def grow(path: Path) -> None:

@@ -1,16 +1,16 @@
-"""Failed opens in the log: each of a few has a line, and a storm has some lines and a count."""
+"""Failed opens and reads in the log: each of a few has a line, and a storm has some lines and a count."""
 
 import logging
 from functools import partial
 
 import pytest
 
-from redoxfs.node.failures import LINES, WINDOW_S, FailedOpens
+from redoxfs.node.failures import LINES, WINDOW_S, Failures
 
 
 def test_a_storm_of_failed_opens_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
     now_s = [0.0]
-    failed = FailedOpens(lambda: now_s[0])
+    failed = Failures(lambda: now_s[0])
 
     def fail(count: int) -> list[str]:
         caplog.clear()
@@ -24,9 +24,9 @@ def test_a_storm_of_failed_opens_does_not_flood_the_log(caplog: pytest.LogCaptur
         assert fail(7) == []
         now_s[0] += WINDOW_S
         # 1,003 and 7 had no line.
-        assert fail(1) == ["more opens failed {'count': 1010}", "an open failed {'path': '0.jpg'}"]
+        assert fail(1) == ["more opens or reads failed {'count': 1010}", "an open failed {'path': '0.jpg'}"]
         assert len(fail(LINES)) == LINES - 1
         caplog.clear()
         failed.tell_left_out()
         failed.tell_left_out()
-        assert [record.message for record in caplog.records] == ["more opens failed"]
+        assert [record.message for record in caplog.records] == ["more opens or reads failed"]

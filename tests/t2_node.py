@@ -22,7 +22,7 @@ import trio.testing
 from patience import PATIENCE_S, until_in_trio
 from stores import HeldStore, NoKernel, all_arrived, running_node
 
-from redoxfs.chunks import Read, build_cells
+from redoxfs.chunks import Read, SourceFile, Stamp, build_cells
 from redoxfs.chunks.store import Payload
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.launch.control import send_control
@@ -232,6 +232,51 @@ def test_a_broken_sample_fails_only_the_open_of_its_turn(source: tuple[Catalog, 
             assert len({await whole(node, entry, 200) for entry in entries(source)}) == CLASSES * PER_CLASS
 
     trio.run(main)
+
+
+class Unreadable:
+    """An open file that no read gets anything of."""
+
+    def __init__(self, stamp: Stamp) -> None:
+        self.stamp = stamp
+
+    def read(self, offset: int, size: int) -> bytes:  # noqa: ARG002 - as the other one
+        # As os.pread does: it knows no name.
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def close(self) -> None:
+        pass
+
+
+class OpensUnreadable(HeldStore):
+    def open_file(self, entry: int) -> SourceFile:
+        return Unreadable(super().open_file(entry).stamp)
+
+
+def test_the_log_names_the_files_of_failed_opens_and_reads(
+    source: tuple[Catalog, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        store = OpensUnreadable()
+        async with running(source, store) as node:
+            entry, other = entries(source)[:2]
+            opened = await node.open_exact(entry)
+            with pytest.raises(OSError):
+                await read_from(node, opened.handle, 0, 100)
+            store.broken.add(other)
+            with pytest.raises(OSError):
+                await node.open_exact(other)
+            assert node.counters.errors == 2
+            node.close(opened.handle)
+
+    catalog = source[0]
+    first, second = (os.fsdecode(catalog.tree.path(entry)) for entry in entries(source)[:2])
+    with caplog.at_level(logging.WARNING):
+        trio.run(main)
+    assert [(record.message, record.__dict__["fields"]) for record in caplog.records] == [
+        ("a read failed", {"path": first, "sample": first, "error": os.strerror(errno.EIO)}),
+        ("an open failed", {"path": second, "sample": second, "error": "broken"}),
+    ]
 
 
 def test_a_failed_read_is_retried_at_its_turn(source: tuple[Catalog, int]) -> None:

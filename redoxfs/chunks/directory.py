@@ -90,6 +90,14 @@ class DirectoryStore(ChunkStore):
 
     def open_file(self, entry: int) -> SourceFile:
         """Open the file that has the entry's path now."""
+        for _ in range(ATTEMPTS):
+            try:
+                return self._opened(entry)
+            except OSError as error:
+                failure = error
+        raise failure
+
+    def _opened(self, entry: int) -> SourceFile:
         fd = open_beneath(self._root_fd, self._tree.path(entry))
         try:
             return DirectoryFile(fd, _stamp(fd), _access(fd) if self._guards else None)
@@ -107,7 +115,17 @@ class DirectoryFile:
         self._fd = fd
 
     def read(self, offset: int, size: int) -> bytes:
-        return os.pread(self._fd, size, offset)
+        for _ in range(ATTEMPTS):
+            try:
+                data = _read(self._fd, offset, size)
+                # The file may have become shorter; what has grown since the open may end anywhere.
+                end = min(offset + size, self.stamp.size)
+                if offset + len(data) >= end or offset + len(data) >= os.fstat(self._fd).st_size:
+                    return data
+                failure = OSError(errno.EIO, "the storage returned fewer bytes than the file has")
+            except OSError as error:
+                failure = error
+        raise failure
 
     def close(self) -> None:
         os.close(self._fd)

@@ -119,7 +119,7 @@ def _errors(stats: Mapping[str, Any], where: str) -> Result:
         return problem(
             "errors",
             f"{counted(errors, 'open or read', 'opens and reads')} failed",
-            f"{_debug(where)}; the log names each file",
+            f"{_debug(where)}; the log names up to 100 files a minute",
         )
     return ok("errors", "no open or read has failed")
 

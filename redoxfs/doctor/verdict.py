@@ -126,8 +126,8 @@ def _fails(stats: Mapping[str, Any], period: Period) -> Result | None:
     if not errors:
         return None
     command = f"redoxfs debug {shlex.quote(str(stats.get('mountpoint')))} -o bundle.tar.gz"
-    what = f"{counted(errors, 'open or read', 'opens and reads')} failed {period.name}; the log names each file"
-    return problem(NAME, what, command, cause="errors")
+    what = f"{counted(errors, 'open or read', 'opens and reads')} failed {period.name}"
+    return problem(NAME, f"{what}; the log names up to 100 files a minute", command, cause="errors")
 
 
 def _without_sampler(stats: Mapping[str, Any], period: Period) -> Result | None:

@@ -16,7 +16,6 @@ or `trio.TooSlowError` (deadline).
 
 import errno
 import gc
-import logging
 import math
 import os
 from collections import OrderedDict, deque
@@ -37,7 +36,7 @@ from redoxfs.node.callers import Callers
 from redoxfs.node.counters import Counters
 from redoxfs.node.drawing import Blocks
 from redoxfs.node.exact import ExactFile, ExactFiles
-from redoxfs.node.failures import FailedOpens
+from redoxfs.node.failures import Failures
 from redoxfs.node.journal import (
     ALONE,
     CHANGED,
@@ -92,8 +91,6 @@ from redoxfs.protocol.binding import UNDECIDED
 from redoxfs.protocol.pool.passes import PassFigures
 from redoxfs.protocol.turns import Turns
 from redoxfs.telemetry import Outcome
-
-log = logging.getLogger(__name__)
 
 NO_ANSWER = "another node does not answer"
 
@@ -215,7 +212,7 @@ class Node:
         self._callers = callers or Callers()
         self._callers.watch_copying(self._copying_changed)
         self.copying: Mapping[int, str] = self._callers.copying
-        self._failures = FailedOpens()
+        self._failures = Failures()
         self._opens = Waits(timeout_s)
         self._reads = Waits(timeout_s)
         self._exact = ExactFiles(catalog.tree, store, self._opens, self._reads, self.permissions)
@@ -754,20 +751,20 @@ class Node:
         """At most ``size`` bytes from ``offset`` of an open file, or a coroutine that returns them."""
         opened = self._files[handle]
         if isinstance(opened, ExactFile):
-            return self._read_late(self._exact.read(opened, offset, size))
+            return self._read_late(opened, self._exact.read(opened, offset, size))
         file = opened.content.files[opened.file]
         if not isinstance(file, FileBytes):
-            return self._read_late(self._read_by_position(opened, offset, size))
+            return self._read_late(opened, self._read_by_position(opened, offset, size))
         part = memoryview(file.data)[offset : offset + size]
         self.counters.bytes_served += len(part)
         return part
 
-    async def _read_late(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
+    async def _read_late(self, opened: Handle | ExactFile, reading: Coroutine[Any, Any, bytes]) -> bytes:
         try:
             data = await reading
         except Exception as error:
             self.counters.errors += 1
-            log.warning("a read failed", extra={"fields": {"error": str(error) or type(error).__name__}})
+            self._failures.note(partial(self._failed_read, opened, error), "a read failed")
             if isinstance(error, FileNotFoundError | NotADirectoryError):
                 # It was removed after a former process opened it, or after its bytes were given up.
                 raise OSError(errno.ESTALE, "the file was removed while it was open") from error
@@ -810,9 +807,10 @@ class Node:
         """
         try:
             file, keep_pages = await self._exact.open(entry, branch, bypasses=bypasses)
-        except Exception:
+        except Exception as error:
             self.counters.opens += 1
             self.counters.errors += 1
+            self._failures.note(partial(self._failure_of, entry, entry, error))
             raise
         self.counters.opens += 1
         self.counters.exact += 1
@@ -952,9 +950,18 @@ class Node:
         self._pending.give_up_unless_bound(path)
 
     def _failure(self, entry: int, sample: int, error: Exception) -> dict[str, str]:
-        name = os.fsdecode(self._tree.path(entry))
-        of = os.fsdecode(self._tree.path(self.supply.file_of(sample, self._member_of[entry])))
-        return {"path": name, "sample": of, "error": _reason(error)}
+        return self._failure_of(entry, self.supply.file_of(sample, self._member_of[entry]), error)
+
+    def _failed_read(self, opened: Handle | ExactFile, error: Exception) -> dict[str, str]:
+        if isinstance(opened, ExactFile):
+            return self._failure_of(opened.entry, opened.entry, error)
+        entry = self.supply.file_of(opened.path, opened.file)
+        return self._failure_of(entry, self.supply.file_of(opened.content.sample, opened.file), error)
+
+    def _failure_of(self, entry: int, of: int, error: Exception) -> dict[str, str]:
+        """The fields of a line: ``entry`` was opened or read, with the bytes of ``of``."""
+        name, sample = (os.fsdecode(self._tree.path(each)) for each in (entry, of))
+        return {"path": name, "sample": sample, "error": _reason(error)}
 
     def _meet(self, thread: int, path: int, *, opens: bool) -> float:
         """Returns when the thread was heard, in s since boot."""

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from redoxfs.chunks import Read, SourceFile, StorageSpeed
+from redoxfs.chunks.directory import ATTEMPTS
 from redoxfs.packed.index import Index
 from redoxfs.packed.sharded import ShardedStore, Sweep
 
@@ -79,9 +80,14 @@ class PackedStore(ShardedStore):
         if fd == NOT_HERE:
             raise self._is_elsewhere(entry)
         at = self._data_at[entry] + offset
-        if again:
-            os.posix_fadvise(fd, at, size, os.POSIX_FADV_DONTNEED)
-        return self._pread(fd, at, size)
+        for _ in range(ATTEMPTS):
+            if again:
+                os.posix_fadvise(fd, at, size, os.POSIX_FADV_DONTNEED)
+            try:
+                return self._pread(fd, at, size)
+            except OSError as error:
+                failure = error
+        raise failure
 
     def _preadv(self, fd: int, parts: list[memoryview], at: int) -> int:
         try:
