@@ -38,6 +38,7 @@ from grafana_panels import (
     WIDTH,
     YELLOW,
     coloured,
+    from_storage,
     graph,
     instant,
     lettered,
@@ -226,9 +227,9 @@ def fast(builder: dashboard.Dashboard) -> None:
         ),
         graph(
             "Bytes from storage",
-            "Bytes that redoxfs read from storage in a second.",
+            "Bytes that redoxfs read from storage in a second, without those of --cache.",
             units.BytesPerSecondIEC,
-            query(rate("storage_read_bytes_total")),
+            query(from_storage()),
             width=8,
         ),
     ):
@@ -294,12 +295,14 @@ def sources(builder: dashboard.Dashboard) -> None:
     for panel in (
         graph(
             "Samples into memory",
-            "Samples in a second by their source. chunks: loads of chunks from storage. read again: single reads from "
+            "Samples in a second by their source. chunks: loads of chunks. from the cache: those of them that --cache "
+            "had. read again: single reads from "
             "storage, because memory was short or the first read had failed. read alone: so that samples that stay in "
             "memory do not come early. other nodes: over the network. stayed: had their turn without a read. given "
             "back: were to stay, and made room for open files.",
             EACH_S,
             query(total("samples_loaded_total"), "chunks"),
+            query(total("cache_read_samples_total"), "from the cache"),
             query(total("samples_reread_total"), "read again"),
             query(total("reads_alone_total"), "read alone"),
             query(total("remote_samples_total"), "other nodes"),
@@ -322,7 +325,7 @@ def sources(builder: dashboard.Dashboard) -> None:
             "sample is read once for each time it is served. It is higher while memory fills, where samples are read "
             "again, where a node reads for others, and where programs read only a part of each file.",
             units.Short,
-            query(share(total("storage_read_bytes_total", by=BY_MOUNT), served)),
+            query(share(from_storage(BY_MOUNT), served)),
             width=8,
         ),
         graph(

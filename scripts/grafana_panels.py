@@ -87,6 +87,13 @@ def total(name: str, *labels: str, by: str = "") -> str:
     return f"sum{f' by ({by})' if by else ''}({rate(name, *labels)})"
 
 
+def from_storage(by: str = "") -> str:
+    """The rate of bytes from storage. The counter has those of --cache too, which only some mounts have."""
+    read = rate("storage_read_bytes_total")
+    without = f"{read} - ({rate('cache_read_bytes_total')} or 0 * {read})"
+    return f"sum by ({by})({without})" if by else without
+
+
 def share(part: str, whole: str) -> str:
     """Nothing, and not NaN, while there is nothing to take a share of."""
     return f"{part} / ({whole} > 0)"

@@ -217,6 +217,7 @@ def test_a_death_at_any_write_leaves_only_right_bytes(
         assert here.copies.number == samples
         here.check_epoch()
         assert here.store.cache_stats()["read_bytes"] == here.catalog.sample_bytes.sum()
+        assert here.store.cache_stats()["read_samples"] == samples
         # Nobody else had written a segment meanwhile.
         assert len(here.files(".data")) == 1
         size = sum(path.stat().st_size for path in here.files(".data"))

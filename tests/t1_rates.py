@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from redoxfs.native import Histogram
-from redoxfs.telemetry import Outcome, Rates, as_json
+from redoxfs.telemetry import Outcome, Rates, as_json, storage_bytes
 from redoxfs.telemetry.distribution import LONGEST_S
 
 
@@ -45,6 +45,15 @@ def test_rates_are_differences_for_each_second() -> None:
     assert rates.redirected_share == 0.5
     assert (rates.waiting_opens, rates.loads_in_flight, rates.memory_used_bytes) == (3, 2, 100)
     assert rates.laps == 7.5
+
+
+def test_bytes_of_the_cache_did_not_come_from_storage() -> None:
+    before, after = snapshot(opens=100), snapshot(opens=300)
+    before["cache"], after["cache"] = {"read_bytes": 400}, {"read_bytes": 1000}
+    assert Rates.between(before, after, 2.0).storage_bytes_per_s == 700
+    assert (storage_bytes(after), storage_bytes(snapshot(opens=300))) == (2000, 3000)
+    # Of a copy that turned out to be damaged, nothing was used.
+    assert storage_bytes(after | {"cache": {"read_bytes": 4000}}) == 0
 
 
 def test_failed_opens_are_no_part_of_the_redirected_share() -> None:

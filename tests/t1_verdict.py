@@ -117,6 +117,21 @@ def test_a_short_validation_after_an_epoch_does_not_hide_the_epoch() -> None:
     assert judged(value).found == before
 
 
+@pytest.mark.parametrize("name", ["iops_nas", "latency_near"])
+def test_copies_in_a_full_cache_do_not_hide_that_storage_limits(name: str) -> None:
+    value = value_of(name)
+    before = judged(value)
+    # More samples come from the cache than from storage.
+    for values in (value["points"]["values"], value["laps"]["values"]):
+        values["cache.writes"] = [0 for _ in values["opens"]]
+        values["cache.read_samples"] = [1.5 * each for each in values["samples_loaded"]]
+        values["cache.read_bytes"] = [1.5 * each for each in values["bytes_read"]]
+        for place, copies in (("samples_loaded", "cache.read_samples"), ("bytes_read", "cache.read_bytes")):
+            values[place] = [sum(each) for each in zip(values[place], values[copies], strict=True)]
+    after = judged(value)
+    assert (after.level, after.values["cause"], after.found) == (before.level, before.values["cause"], before.found)
+
+
 def test_errors_come_before_speed() -> None:
     value = value_of("well_busy")
     for values in (value["points"]["values"], value["laps"]["values"]):

@@ -62,6 +62,7 @@ class CacheStore(ChunkStore):
         self._counting = threading.Lock()
         self._read_bytes = 0
         self._read_samples = 0
+        self._loaded_samples = 0
         self.depth = source.depth
         self.copies_depth = COPIES_DEPTH
         self.most_depth = source.most_depth
@@ -111,6 +112,7 @@ class CacheStore(ChunkStore):
         return {
             "samples": copies.number,
             "size_bytes": copies.size,
+            "read_samples": self._loaded_samples,
             "read_bytes": self._read_bytes,
             "written_bytes": writer.written_bytes,
             "left_out": writer.left_out,
@@ -135,7 +137,12 @@ class CacheStore(ChunkStore):
 
     def _copy_read(self, chunk: int, read: Read) -> Read:
         assert isinstance(read, NativeRead)
-        return CopyRead(read, self._note_read, partial(self._instead, chunk))
+        return CopyRead(read, self._note_loaded, partial(self._instead, chunk))
+
+    def _note_loaded(self, samples: int, size: int) -> None:
+        self._note_read(samples, size)
+        with self._counting:
+            self._loaded_samples += samples
 
     def _note_read(self, samples: int, size: int) -> None:
         with self._counting:
@@ -327,7 +334,10 @@ class _CopiedFile:
 
     def read(self, offset: int, size: int) -> bytes:
         try:
-            return self._file.read(offset, size)
+            data = self._file.read(offset, size)
+            if self._is_copy:
+                self._store._note_read(0, len(data))
+            return data
         except OSError as error:
             if not self._is_copy:
                 raise

@@ -17,6 +17,7 @@ from redoxfs.doctor import again
 from redoxfs.doctor.period import Period, period_of, still_s
 from redoxfs.doctor.result import Result, ok, problem, warning
 from redoxfs.launch.sizes import counted, format_bytes, format_needed, format_time
+from redoxfs.telemetry import storage_bytes
 from redoxfs.telemetry.history import Read
 
 NAME = "verdict"
@@ -194,6 +195,12 @@ def _waits_for_node(stats: Mapping[str, Any], period: Period) -> Result | None:
     )
 
 
+def _from_storage(period: Period) -> float:
+    """Samples that loads read from storage: without copies of --cache, which `reads` leaves out too."""
+    copied = float((period.grown.get("cache") or {}).get("read_samples") or 0)
+    return max(0.0, period.get("samples_loaded") - copied)
+
+
 def _slow_storage(stats: Mapping[str, Any], period: Period) -> Result | None:
     """Programs wait for storage."""
     if period.waiting_mean < MUCH_WAITING:
@@ -206,12 +213,12 @@ def _slow_storage(stats: Mapping[str, Any], period: Period) -> Result | None:
             f"well: the cache fills ({filled}), and later epochs read it; {_figures(period, is_well=True)}",
             cause="well",
         )
-    reads, size = period.get("reads"), period.get("bytes_read")
+    reads, size = period.get("reads"), storage_bytes(period.grown)
     if not reads:
         what = f"cannot say what programs wait for, because storage was not read: {_figures(period)}"
         return ok(NAME, what, cause="unknown")
     bandwidth = f"{format_bytes(int(size / period.seconds))}/s"
-    if reads < period.get("samples_loaded") / 2 or size / reads >= LONG_READ_BYTES:
+    if reads < _from_storage(period) / 2 or size / reads >= LONG_READ_BYTES:
         what = f"the bandwidth of storage is the limit: {bandwidth}, in reads of {format_bytes(int(size / reads))}"
         return ok(NAME, f"well: {what}; {_figures(period, is_well=True)}", cause="well")
     took = format_time(period.get("read_seconds") / reads)
@@ -229,7 +236,7 @@ def _slow_storage(stats: Mapping[str, Any], period: Period) -> Result | None:
 
 def _fast_storage(stats: Mapping[str, Any], period: Period) -> Result | None:
     reads = period.get("reads")
-    if reads < period.get("samples_loaded") / 2 or not reads or reads < period.get("opens") / 2:
+    if reads < _from_storage(period) / 2 or not reads or reads < period.get("opens") / 2:
         return None
     took = period.get("read_seconds") / reads
     if took >= FAST_READ_S:

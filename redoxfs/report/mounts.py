@@ -8,7 +8,7 @@ from redoxfs.report import html
 from redoxfs.report.charts import Series, Table, bars, figure, histogram, lines
 from redoxfs.report.html import Html, joined, tag
 from redoxfs.report.words import ANSWERED, Run, advice, amplification, moment, rates_of, story, times_of
-from redoxfs.telemetry import Outcome
+from redoxfs.telemetry import Outcome, storage_bytes
 from redoxfs.telemetry.history import Lap, Point
 from redoxfs.telemetry.lap_watch import LapQuality
 
@@ -95,7 +95,7 @@ def _over_time(run: Run) -> Iterator[Html]:
             run,
             few,
             ("from storage", "to programs"),
-            lambda one, two: (_grown_bytes("bytes_read", one, two), _grown_bytes("bytes_served", one, two)),
+            lambda one, two: (html.size(_from_storage(one, two)), _grown_bytes("bytes_served", one, two)),
         ),
         legend=(read, served),
     )
@@ -202,6 +202,10 @@ def _grown_bytes(name: str, one: Point, two: Point) -> str:
     return html.size(two.stats[name] - one.stats[name])
 
 
+def _from_storage(one: Point, two: Point) -> float:
+    return storage_bytes(two.stats) - storage_bytes(one.stats)
+
+
 def _rate(one: Point, two: Point) -> str:
     return html.number(rates_of(one, two).opens_per_s)
 
@@ -216,7 +220,8 @@ def _quantiles(one: Point, two: Point) -> tuple[float | None, float | None]:
 
 
 def _amplified(one: Point, two: Point) -> float | None:
-    return amplification({name: two.stats[name] - one.stats[name] for name in ("bytes_read", "bytes_served")})
+    served = two.stats["bytes_served"] - one.stats["bytes_served"]
+    return amplification({"bytes_read": _from_storage(one, two), "bytes_served": served})
 
 
 def _sources(run: Run) -> list[Series]:
@@ -317,7 +322,7 @@ def _lap_cells(lap: Lap) -> list[str]:
         html.share(waited.count / everything.count if everything.count else None),
         html.share(grown["redirected"] / answered if answered else None),
         html.seconds(times_of(grown, *ANSWERED).quantile_s(0.99)),
-        html.size(grown["bytes_read"]),
+        html.size(storage_bytes(grown)),
         html.number(amplification(grown)),
         _number(grown["errors"]),
     ]
@@ -407,8 +412,8 @@ def compared(runs: Sequence[Run]) -> Html:
             html.number(rate),
             html.share(waited.count / everything.count if everything.count else None),
             html.seconds(run.waited(*ANSWERED).quantile_s(0.99)),
-            html.size(run.grown("bytes_read")),
-            html.number(amplification({name: run.grown(name) for name in ("bytes_read", "bytes_served")})),
+            html.size(run.storage_bytes),
+            html.number(amplification({"bytes_read": run.storage_bytes, "bytes_served": run.grown("bytes_served")})),
             _number(run.grown("errors")),
         ]
         rows.append((cells, rate))

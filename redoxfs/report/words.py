@@ -13,7 +13,7 @@ from redoxfs.doctor.verdict import judge
 from redoxfs.launch.control_files import WRONG
 from redoxfs.launch.sizes import counted
 from redoxfs.report import html
-from redoxfs.telemetry import Distribution, Outcome, Rates
+from redoxfs.telemetry import Distribution, Outcome, Rates, storage_bytes
 from redoxfs.telemetry.history import Point, Read
 
 PID = {"pid": 0}
@@ -73,6 +73,11 @@ class Run:
         value: float = self.last.stats[name] - self.first.stats[name]
         return value
 
+    @property
+    def storage_bytes(self) -> float:
+        """What was read from storage."""
+        return storage_bytes(self.last.stats) - storage_bytes(self.first.stats)
+
     def waited(self, *outcomes: Outcome) -> Distribution:
         """The times of opens with these outcomes."""
         return times_of(self.last.stats, *outcomes).since(times_of(self.first.stats, *outcomes))
@@ -98,8 +103,8 @@ def times_of(stats: Mapping[str, Any], *outcomes: Outcome) -> Distribution:
 
 def amplification(grown: Mapping[str, Any]) -> float | None:
     """Bytes read from storage for each byte that was served; None if none was."""
-    read, served = grown.get("bytes_read"), grown.get("bytes_served")
-    return read / served if served and read is not None else None
+    served = grown.get("bytes_served")
+    return storage_bytes(grown) / served if served and grown.get("bytes_read") is not None else None
 
 
 def moment(time_s: float) -> str:
@@ -138,7 +143,7 @@ def story(run: Run) -> Iterator[str]:
     if answered.count:
         half, most = (html.seconds(answered.quantile_s(share)) for share in (0.5, 0.99))
         yield f"Half of the opens took at most {half}, and 99 % at most {most}."
-    read, served = run.grown("bytes_read"), run.grown("bytes_served")
+    read, served = run.storage_bytes, run.grown("bytes_served")
     ratio = amplification({"bytes_read": read, "bytes_served": served})
     if ratio is not None:
         yield (

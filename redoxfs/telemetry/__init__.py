@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from redoxfs.telemetry.distribution import Distribution, as_json
     from redoxfs.telemetry.metric import EACH, Kind, Metric, When
     from redoxfs.telemetry.outcome import Outcome
-    from redoxfs.telemetry.rates import Rates
+    from redoxfs.telemetry.rates import Rates, storage_bytes
     from redoxfs.telemetry.registry import METRICS
 else:
     __getattr__ = names_of(
@@ -19,7 +19,7 @@ else:
         distribution="Distribution as_json",
         metric="EACH Kind Metric When",
         outcome="Outcome",
-        rates="Rates",
+        rates="Rates storage_bytes",
         registry="METRICS",
     )
 
@@ -33,4 +33,5 @@ __all__ = [
     "Rates",
     "When",
     "as_json",
+    "storage_bytes",
 ]

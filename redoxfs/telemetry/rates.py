@@ -1,13 +1,22 @@
 """What a mount did between two snapshots of its stats.json."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from redoxfs.telemetry.distribution import Distribution
 from redoxfs.telemetry.outcome import Outcome
 
 WAITS = tuple(outcome.label for outcome in Outcome if outcome is not Outcome.FAILED)
+
+
+def storage_bytes(stats: Mapping[str, Any]) -> float:
+    """The bytes of a snapshot, or of what its counters grew by, that came from storage: not those of --cache."""
+    copied: float = (stats.get("cache") or {}).get("read_bytes") or 0
+    read: float = stats.get("bytes_read") or 0
+    # What was read of a copy that is damaged was not used.
+    return max(0, read - copied)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +51,11 @@ class Rates:
         """From two snapshots, ``seconds`` apart. Another daemon's counters begin at zero."""
         same = before["pid"] == after["pid"]
 
+        def grown_of(value: Callable[[Mapping[str, Any]], float]) -> float:
+            return max(0, value(after) - (value(before) if same else 0))
+
         def grown(name: str) -> float:
-            growth: float = after[name] - (before[name] if same else 0)
-            return max(0, growth)
+            return grown_of(itemgetter(name))
 
         def waited(outcomes: Iterable[str]) -> Distribution:
             now, former = (
@@ -57,7 +68,7 @@ class Rates:
         return cls(
             seconds=seconds,
             opens_per_s=grown("opens") / seconds,
-            storage_bytes_per_s=grown("bytes_read") / seconds,
+            storage_bytes_per_s=grown_of(storage_bytes) / seconds,
             served_bytes_per_s=grown("bytes_served") / seconds,
             errors_per_s=grown("errors") / seconds,
             redirected_share=grown("redirected") / answered if answered else None,

@@ -83,7 +83,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("waiting_reads", GAUGE, "waiting_reads", "Reads that wait for storage now."),
     Metric("open_files", GAUGE, "open_files", "Files that are open now."),
     # Storage and programs
-    Metric("storage_read_bytes", COUNTER, "bytes_read", "Bytes read from storage.", unit="bytes"),
+    Metric(
+        "storage_read_bytes",
+        COUNTER,
+        "bytes_read",
+        "Bytes read from storage, and from copies of --cache.",
+        unit="bytes",
+    ),
     Metric("served_bytes", COUNTER, "bytes_served", "Bytes served to programs.", unit="bytes"),
     Metric("chunk_loads", COUNTER, "chunk_loads", "Loads of a chunk."),
     Metric("loads_in_flight", GAUGE, "loads_in_flight", "Loads of a chunk whose last read has not arrived."),
@@ -116,7 +122,7 @@ METRICS: tuple[Metric, ...] = (
         "How many of these reads may be in flight: as many as the storage gains from, as measured.",
         stable=False,
     ),
-    Metric("samples_loaded", COUNTER, "samples_loaded", "Samples read by loads of chunks."),
+    Metric("samples_loaded", COUNTER, "samples_loaded", "Samples read by loads of chunks, from storage or the cache."),
     Metric(
         "samples_reread",
         COUNTER,
@@ -299,9 +305,16 @@ METRICS: tuple[Metric, ...] = (
         Metric(f"cache_{name}", kind, f"cache.{name}", text, unit="bytes", when=When.CACHE)
         for name, kind, text in (
             ("size_bytes", GAUGE, "Bytes of these samples."),
-            ("read_bytes", COUNTER, "Bytes of samples read from the cache."),
+            ("read_bytes", COUNTER, "Bytes of samples read from the cache. `bytes_read` includes them."),
             ("written_bytes", COUNTER, "Bytes of samples written to the cache."),
         )
+    ),
+    Metric(
+        "cache_read_samples",
+        COUNTER,
+        "cache.read_samples",
+        "Samples read from the cache. `samples_loaded` or `samples_reread` includes them.",
+        when=When.CACHE,
     ),
     Metric(
         "cache_left_out",
