@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -25,9 +26,10 @@ from redoxfs.objects import Address, AddressError, is_address, parse_address
 from redoxfs.objects.client import PART_BYTES, Client, Version
 from redoxfs.objects.credentials import ProfileError, absolute_files, aws_settings, credential_files
 from redoxfs.objects.errors import ObjectError
-from redoxfs.objects.index import UNUSED_S, NotPackedError, fetch, load
+from redoxfs.objects.index import UNUSED_S, NotPackedError, _install, fetch, load
 from redoxfs.objects.store import ObjectStore
-from redoxfs.packed import DamagedDatasetError, Index
+from redoxfs.packed import DamagedDatasetError, Index, load_index
+from redoxfs.packed.index import MANIFEST
 from redoxfs.testing import CHUNK_SIZE, GROUPS, StoreTests, Subject, make_source, payloads
 
 GROUPED = Options(chunk_size=CHUNK_SIZE, groups=GROUPS)
@@ -223,6 +225,35 @@ def test_a_damaged_kept_index_is_fetched_again(server: Server, tmp_path: Path) -
     assert not again.was_kept
     assert bytes(damaged) != path.read_bytes()
     assert [name for name in os.listdir(tmp_path / "indexes") if name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_commands_that_install_an_index_at_once_leave_a_whole_one_in_place(
+    server: Server, tmp_path: Path, is_damaged: bool
+) -> None:
+    place = fetch(client_of(server), tmp_path).folder
+    manifest = (place / MANIFEST).read_bytes()
+    sizes = {path.stem: path.stat().st_size for path in place.glob("index/*.npy")}
+    before = place.stat().st_ino
+    for _ in range(10):
+        fresh = [Path(shutil.copytree(place, place.with_name(f".new-{number}"))) for number in range(6)]
+        if is_damaged:
+            (place / "index/names.npy").unlink()
+        together = threading.Barrier(len(fresh))
+
+        def install(folder: Path, together: threading.Barrier = together) -> None:
+            together.wait()
+            _install(folder, place, sizes, manifest)
+
+        with ThreadPoolExecutor(len(fresh)) as threads:
+            list(threads.map(install, fresh))
+        load_index(place, lambda _shard, _name: False)
+        assert (place.stat().st_ino == before) == (not is_damaged)
+        # Whoever was slower drops its own.
+        for folder in fresh:
+            shutil.rmtree(folder, ignore_errors=True)
+        assert os.listdir(place.parent) == [place.name]
+        before = place.stat().st_ino
 
 
 def test_a_fetch_removes_what_a_killed_one_left_days_ago(server: Server, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ async def _fetch(client: Client, cache: Path) -> Fetched:
         except DamagedDatasetError as error:
             raise DamagedDatasetError(str(error).replace(str(fresh), client.address.url)) from None
         durable.sync_directory(fresh)
-        _install(fresh, place)
+        _install(fresh, place, sizes, text)
         return Fetched(place, False, versions, total)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -176,18 +176,31 @@ def _is_whole(place: Path, sizes: dict[str, int], manifest: bytes) -> bool:
     return True
 
 
-def _install(fresh: Path, place: Path) -> None:
-    """Give a complete folder its name; a damaged one there makes way. Another process may be faster."""
+def _install(fresh: Path, place: Path, sizes: dict[str, int], manifest: bytes) -> None:
+    """Give a complete folder its name; a damaged one there makes way.
+
+    Another process may be faster. What it has installed stays, since others may be loading it.
+    """
+    asides = []
     try:
-        fresh.rename(place)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        aside = Path(tempfile.mkdtemp(prefix=".old-", dir=place.parent))
-        place.rename(aside / place.name)
-        fresh.rename(place)
-        shutil.rmtree(aside, ignore_errors=True)
-    durable.sync_directory(place.parent)
+        while True:
+            try:
+                fresh.rename(place)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+            else:
+                durable.sync_directory(place.parent)
+                return
+            if _is_whole(place, sizes, manifest):
+                return
+            asides.append(Path(tempfile.mkdtemp(prefix=".old-", dir=place.parent)))
+            # Another process may have moved it, or is about to install its own.
+            with suppress(FileNotFoundError):
+                place.rename(asides[-1] / place.name)
+    finally:
+        for aside in asides:
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 async def _arrays(client: Client, folder: Path, sizes: dict[str, int]) -> None:
