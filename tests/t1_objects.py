@@ -1,16 +1,20 @@
 """Packed datasets in object stores: addresses, profiles, the store's tests, retries, and the kept index."""
 
+import asyncio
 import errno
 import os
+import re
+import selectors
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+from unittest.mock import patch
 
 import object_server
 import pytest
@@ -27,6 +31,7 @@ from redoxfs.objects.client import PART_BYTES, Client, Version
 from redoxfs.objects.credentials import ProfileError, absolute_files, aws_settings, credential_files
 from redoxfs.objects.errors import ObjectError
 from redoxfs.objects.index import UNUSED_S, NotPackedError, _install, fetch, load
+from redoxfs.objects.speed import measure
 from redoxfs.objects.store import ObjectStore
 from redoxfs.packed import DamagedDatasetError, Index, load_index
 from redoxfs.packed.index import MANIFEST
@@ -294,6 +299,53 @@ def test_requests_in_flight_hold_what_the_line_carries_in_time(server: Server, t
         return store.most_held_bytes
 
     assert [held(rate) for rate in (1e3, 1e7, 1e9)] == [PART_BYTES, 20_000_000, 128 << 20]
+
+
+class VirtualTime(selectors.SelectSelector):
+    """Waits only in ``now_s``."""
+
+    now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.now_s += timeout or 0
+        return super().select(0)
+
+
+class FarClient:
+    """A store behind a line that all requests share. ``size``: bytes that were asked for."""
+
+    def __init__(self, latency_s: float, bytes_per_s: float) -> None:
+        self._latency_s = latency_s
+        self._bytes_per_s = bytes_per_s
+        self._free_at_s = 0.0
+        self.size = 0
+
+    def run(self, work: Coroutine[Any, Any, StorageSpeed]) -> StorageSpeed:
+        clock = VirtualTime()
+        loop = asyncio.SelectorEventLoop(clock)
+        try:
+            with patch.object(loop, "time", lambda: clock.now_s):
+                return loop.run_until_complete(work)
+        finally:
+            loop.close()
+
+    async def get(self, name: str, begin: int, end: int, version: Version) -> None:  # noqa: ARG002 - as the other one
+        self.size += end - begin
+        now_s = asyncio.get_running_loop().time()
+        self._free_at_s = max(self._free_at_s, now_s) + (end - begin) / self._bytes_per_s
+        await asyncio.sleep(self._latency_s + self._free_at_s - now_s)
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "bytes_per_s"), [(0.02, 1.25e9), (0.001, 1e10), (0.05, 1e10), (0.02, 1e8), (0.2, 1e7)]
+)
+def test_a_measurement_takes_no_more_bytes_than_its_page_says(latency_s: float, bytes_per_s: float) -> None:
+    page = (Path(__file__).parents[1] / "docs/objects.md").read_text()
+    (most_mib,) = re.findall(r"requests of up to (\d+) MiB in all", page)
+    client: Any = FarClient(latency_s, bytes_per_s)
+    speed = measure(client, ["shard"], [Version(1 << 30, None, None)])
+    assert client.size <= int(most_mib) << 20
+    assert speed.bytes_per_s == pytest.approx(bytes_per_s, rel=0.2)
 
 
 def test_a_fetch_that_fails_leaves_nothing(server: Server, tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ SMALL_BYTES, LARGE_BYTES = 4096, 4 << 20
 
 LASTS_S = 0.4
 MOST_SMALL, MOST_EVEN, MOST_LARGE = 1024, 256, 32
-"""Requests of each kind; as many large ones as are in flight at once, 128 MiB."""
+"""Requests of each kind; as many large ones as are in flight at once, 128 MiB. Those of even length take no more bytes
+together, which is enough to have as many of them in flight."""
 
 LARGE_TAKE_S = 4.0
 """So long may the large requests in flight take together."""
@@ -59,5 +60,5 @@ async def _measure(client: Client, names: Sequence[str], versions: Sequence[Vers
     in_flight = max(1, min(IN_FLIGHT, int(LARGE_TAKE_S / alone_s)))
     large_s = await seconds_each(LARGE_BYTES, MOST_LARGE, in_flight)
     even = max(SMALL_BYTES, even_bytes(request_s, LARGE_BYTES, large_s))
-    even_s = await seconds_each(even, MOST_EVEN, in_flight)
+    even_s = await seconds_each(even, min(MOST_EVEN, MOST_LARGE * LARGE_BYTES // even), in_flight)
     return speed_of_reads(request_s, LARGE_BYTES, large_s, even, even_s)
