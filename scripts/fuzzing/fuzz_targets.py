@@ -797,7 +797,7 @@ class Control(Target):
         policy = PoolPolicy(cells.cells, catalog.class_of, catalog.sample_bytes, capacity_bytes=1 << 20, seed=0)
         plan = types.SimpleNamespace(policy=policy, nodes=1, sharing=None)
         node: Any = types.SimpleNamespace(
-            plan=plan, recent=RecentTurns(), turns=policy.turns, kept_turns=policy.kept_turns
+            ranks={}, plan=plan, recent=RecentTurns(), turns=policy.turns, kept_turns=policy.kept_turns
         )
         about = {"dataset": "fedcba"}
         writer = state.StateWriter(None, lambda: about, len(catalog.class_of), policy)
