@@ -14,8 +14,8 @@ from pathlib import Path
 
 from redoxfs.launch.control import ask_daemon
 from redoxfs.launch.errors import CommandError
-from redoxfs.launch.path_status import PathStatus, our_mount_at
-from redoxfs.linux.mount_table import mount_of, read_mounts
+from redoxfs.launch.path_status import PathStatus, our_mount_of
+from redoxfs.linux.mount_table import read_mounts
 
 TIMEOUT_S = 30.0
 
@@ -33,12 +33,11 @@ def epoch(path: str | os.PathLike[str], tree: str | None = None) -> bool:
     Raises:
         EpochError: the daemon does not answer, is another user's, or has no such tree.
     """
-    mount = mount_of(Path(os.path.realpath(path)), read_mounts())
-    if mount is None or not mount.ours:
+    mount = our_mount_of(Path(os.path.realpath(path)), read_mounts())
+    if mount is None:
         return False
     try:
-        status = our_mount_at(mount.mountpoint, TIMEOUT_S)
-        answer = ask_daemon(status, "epoch", b"" if tree is None else os.fsencode(tree), TIMEOUT_S)
+        answer = ask_daemon(mount, "epoch", b"" if tree is None else os.fsencode(tree), TIMEOUT_S)
     except CommandError as error:
         raise EpochError(str(error)) from None
     return bool(answer["begun"])

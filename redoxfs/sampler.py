@@ -29,9 +29,9 @@ import numpy.typing as npt
 
 from redoxfs.launch.control import answer_of, ask_daemon, begin_control, device_of
 from redoxfs.launch.errors import CommandError, DaemonError
-from redoxfs.launch.path_status import PathStatus, our_mount_at
+from redoxfs.launch.path_status import PathStatus, our_mount_of
 from redoxfs.launch.runtime_paths import control_path_of_daemon
-from redoxfs.linux.mount_table import Mount, mount_of, read_mounts
+from redoxfs.linux.mount_table import Mount, read_mounts
 
 TIMEOUT_S = 60.0
 """For an answer of the daemon, or of the one after it."""
@@ -182,9 +182,8 @@ class Draws:
 
     def _is_mounted_anew(self) -> bool:
         """Whether another mount is there now. It is asked from now on: a request names the files that it is about."""
-        try:
-            mount = our_mount_at(os.fspath(self._mount.path), TIMEOUT_S)
-        except CommandError:
+        mount = our_mount_of(self._mount.path, read_mounts())
+        if mount is None or mount.path != self._mount.path:
             return False
         before, self._mount = self._mount, mount
         return device_of(mount) != device_of(before)
@@ -201,22 +200,19 @@ def mount_of_files(files: Files) -> PathStatus | None:
     """
     mounts = read_mounts()
     for first in _paths_of(files[0]) if len(files) else ():
-        mount = mount_of(pathlib.Path(os.path.realpath(first)), mounts)
-        if mount is not None and mount.ours:
-            try:
-                return our_mount_at(mount.mountpoint, TIMEOUT_S)
-            except CommandError as error:
-                raise SamplerError(str(error)) from None
+        mount = our_mount_of(pathlib.Path(os.path.realpath(first)), mounts)
+        if mount is not None:
+            return mount
         if not os.path.exists(first):
             raise SamplerError(f"{os.fspath(first)}: no such file")
     ours = {mount.device: mount for mount in mounts if mount.ours}
     folders = {os.path.dirname(path) for each in files for path in _paths_of(each)} if ours else set()
     for folder in folders:
         with suppress(OSError):
-            mount = ours.get(_device_of(os.stat(folder or ".")))
-            if mount is not None:
+            other = ours.get(_device_of(os.stat(folder or ".")))
+            if other is not None:
                 raise SamplerError(
-                    f"{_named(files, 0)}: it does not lie in the mount at {mount.mountpoint}, and others do"
+                    f"{_named(files, 0)}: it does not lie in the mount at {other.mountpoint}, and others do"
                 )
     return None
 

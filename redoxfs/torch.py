@@ -55,9 +55,9 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, Subset
 from redoxfs.epochs import tell_epoch, tree_of
 from redoxfs.launch.control import ask_daemon
 from redoxfs.launch.errors import CommandError
-from redoxfs.launch.path_status import PathStatus, our_mount_at
+from redoxfs.launch.path_status import PathStatus, our_mount_of
 from redoxfs.linux.ends import end_of
-from redoxfs.linux.mount_table import mount_of, read_mounts
+from redoxfs.linux.mount_table import read_mounts
 from redoxfs.sampler import Draws, Files, SamplerError, mount_of_files
 
 VERSION = 1
@@ -112,7 +112,7 @@ def track(loader: Loader, root: str | os.PathLike[str]) -> Loader:
     if isinstance(getattr(inner.batch_sampler, "sampler", inner.sampler), RedoxSampler):
         raise TypeError("a loader with a RedoxSampler cannot be tracked: its order is not known before it is drawn")
     len(inner._index_sampler)
-    tracker = _Tracker(inner, _mount_at(root))
+    tracker = _Tracker(inner, our_mount_of(Path(os.path.realpath(root)), read_mounts()))
     tracker.check()
     tracker.find_tree(root)
     _derive(inner, "_index_sampler", _ordered)
@@ -729,17 +729,6 @@ def _dealt(of_ranks: Sequence[list[Batch]], rank: int, world: int, size: int, *,
 
 
 # The mount
-
-
-def _mount_at(root: str | os.PathLike[str]) -> PathStatus | None:
-    path = Path(os.path.realpath(root))
-    mount = mount_of(path, read_mounts())
-    if mount is None or not mount.ours:
-        return None
-    try:
-        return our_mount_at(mount.mountpoint, TIMEOUT_S)
-    except CommandError as error:
-        raise ResumeError(str(error)) from None
 
 
 def _folder_of(dataset: Any) -> str | None:

@@ -1,6 +1,7 @@
 """`redoxfs.epoch` on real mounts."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from machine import Machine
 
 import redoxfs
 from redoxfs.epochs import EpochError
+from redoxfs.sampler import Draws, mount_of_files
 
 
 @pytest.fixture
@@ -38,3 +40,28 @@ def test_a_mount_is_told_of_an_epoch_by_any_path_in_it(
 def test_a_plain_directory_is_told_nothing(source: Path) -> None:
     assert redoxfs.epoch(source) is False
     assert redoxfs.epoch(source / "nowhere") is False
+
+
+def test_any_thread_may_ask_a_mount_and_none_forks(
+    machine: Machine, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(machine.environment["XDG_RUNTIME_DIR"]))
+    files = [machine.mnt / "train" / name / f"{number}.jpg" for name in ("cat", "dog") for number in range(4)]
+
+    def asked() -> tuple[str, list[int]]:
+        mount = mount_of_files(files)
+        assert mount is not None
+        draws = Draws(mount, files)
+        with pytest.raises(EpochError, match="'test' is not a class tree"):
+            redoxfs.epoch(machine.mnt, "test")
+        return redoxfs.served(files[0]), sorted(draws.next(left) for left in range(8, 0, -1))
+
+    def fork() -> int:
+        raise AssertionError
+
+    machine.ok("mount", source, machine.mnt, "--classes", "sampler")
+    files[0].read_bytes()
+    # As where Ray Train runs a training loop.
+    with monkeypatch.context() as forking, ThreadPoolExecutor(1) as threads:
+        forking.setattr(os, "fork", fork)
+        assert threads.submit(asked).result() == (str(files[0]), [*range(8)])

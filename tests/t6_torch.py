@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -147,6 +148,23 @@ def test_an_epoch_is_told_when_it_begins_and_the_rest_of_a_loaded_one_is_not(mak
     told.append(mounted.stats()["epochs_told"])
     assert_each_once(names_in(loader))
     assert [*told, mounted.stats()["epochs_told"]] == [1, 2, 4, 4, 5]
+
+
+def test_a_loader_is_tracked_and_resumed_in_any_thread(mounted: Machine) -> None:
+    """Ray Train runs a training loop in a thread that is not the main one."""
+
+    def train() -> list[str]:
+        loader = loader_of(mounted.mnt)
+        batches = iter(loader)
+        trained = names_in([next(batches)])
+        state = redoxfs.torch.state_dict(loader)
+        del batches, loader
+        resumed = loader_of(mounted.mnt)
+        redoxfs.torch.load_state_dict(resumed, state)
+        return trained + names_in(resumed)
+
+    with ThreadPoolExecutor(1) as threads:
+        assert_each_once(threads.submit(train).result())
 
 
 def test_an_epoch_is_told_of_its_own_tree(

@@ -9,6 +9,7 @@ a mount serves nobody, so `path_status_cleared` detaches it; a live one is only 
 import errno
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -145,6 +146,18 @@ def our_mount_at(asked: str, timeout_s: float) -> PathStatus:
     more = ["…"] * (len(ours) > _SHOWN)
     known = f"; other redoxfs mounts: {', '.join(ours[:_SHOWN] + more)}" if ours else ""
     raise MountpointError(f"{asked}: no redoxfs mount is there{known}")
+
+
+def our_mount_of(path: Path, mounts: Sequence[Mount]) -> PathStatus | None:
+    """The redoxfs mount, alive or dead, that ``path`` (absolute, free of symlinks) lies in; None if it lies in none.
+
+    For programs that import redoxfs: the mount table says it, so any thread may call this, and no process is forked,
+    as a program with CUDA or gRPC must not be. Whoever asks the daemon has a deadline for that.
+    """
+    mount = mount_of(path, mounts)
+    if mount is None or not mount.ours:
+        return None
+    return PathStatus(mount.mountpoint, Look(Path(mount.mountpoint), 0, stat.S_IFDIR, False), mount)
 
 
 def clear_stale(mountpoint: Path) -> None:
