@@ -29,7 +29,7 @@ print(mount.code, mount.line, flush=True)
 class Owner:
     """A process that owns a supervised mount at ``mountpoint``, which does not exist before."""
 
-    def __init__(self, machine: Machine, source: Path) -> None:
+    def __init__(self, machine: Machine, source: Path, *options: str) -> None:
         self.machine = machine
         self.mountpoint = machine.folder / "made" / "mnt"
         words = [
@@ -37,6 +37,7 @@ class Owner:
             "--foreground",
             "--memory=1MiB",
             f"--log={machine.folder}/log",
+            *options,
             "--",
             str(source),
         ]
@@ -141,3 +142,27 @@ def test_a_second_owner_gets_the_reason_why_it_cannot_mount(owner: Owner, source
     assert json.loads((owner.mountpoint / ".redoxfs/stats.json").read_text())["pid"] == owner.daemon()
     owner.end()
     check_nothing_is_left(owner)
+
+
+@pytest.mark.parametrize("who", ["another owner", "a command"])
+def test_a_mount_that_is_refused_leaves_a_paused_one_alone(machine: Machine, source: Path, who: str) -> None:
+    """A look at it has no answer, as if its daemon hung for good."""
+    mountpoint = machine.folder / "made" / "mnt"
+    if who == "a command":
+        mountpoint.mkdir(parents=True)
+        machine.ok("mount", source, mountpoint, "--no-keeper")
+    else:
+        first = Owner(machine, source)
+    daemon = machine.pid(mountpoint)
+    kill(daemon, signal.SIGSTOP)
+    try:
+        second = Owner(machine, source, "--timeout=1")
+        assert second.first.startswith(f"4 {mountpoint}: ")
+        second.end()
+    finally:
+        kill(daemon, signal.SIGCONT)
+    assert machine.pid(mountpoint) == daemon
+    if who == "a command":
+        machine.ok("umount", mountpoint)
+    else:
+        first.end()

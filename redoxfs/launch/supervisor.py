@@ -137,6 +137,13 @@ def main() -> None:
 
 def _supervise(mountpoint: Path, words: Sequence[str]) -> tuple[int, str]:
     """Run the daemon to its end and remove what it leaves; its exit code and last reason."""
+    is_answering = False
+
+    def on_ready() -> None:
+        nonlocal is_answering
+        is_answering = True
+        _tell({"ready": True})
+
     with _only_one(mountpoint) as lock:
         _make(mountpoint)
         process = subprocess.Popen(
@@ -150,12 +157,14 @@ def _supervise(mountpoint: Path, words: Sequence[str]) -> tuple[int, str]:
             preexec_fn=_end_with_parent(os.getpid()),  # sound, as there is a single thread
         )
         try:
-            return _watch(process)
+            return _watch(process, on_ready)
         finally:
             if lock >= 0:
                 os.write(lock, b"ending")
             _end(process)
-            _clear(mountpoint)
+            # Else another owner was alive, and what is there is that one's.
+            if lock >= 0 or is_answering:
+                _clear(mountpoint, is_own=is_answering)
 
 
 def _end_with_parent(parent: int) -> Callable[[], None]:
@@ -167,7 +176,7 @@ def _end_with_parent(parent: int) -> Callable[[], None]:
     return setting
 
 
-def _watch(process: "subprocess.Popen[bytes]") -> tuple[int, str]:
+def _watch(process: "subprocess.Popen[bytes]", on_ready: Callable[[], None]) -> tuple[int, str]:
     """Pass its lines on until it has ended, or is asked to, or the owner has ended."""
     assert process.stderr is not None
     ended = end_of(process.pid)
@@ -192,7 +201,7 @@ def _watch(process: "subprocess.Popen[bytes]") -> tuple[int, str]:
                     if text.startswith(_REASON):
                         reason = text.removeprefix(_REASON)
                     elif text.startswith(_ANSWERS):
-                        _tell({"ready": True})
+                        on_ready()
                     else:
                         _tell({"say": text})
             elif ended in fds:
@@ -217,13 +226,16 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
             return
 
 
-def _clear(mountpoint: Path) -> None:
-    """Remove the mount and the socket of a daemon that was killed. A live mount is another's, and stays."""
+def _clear(mountpoint: Path, *, is_own: bool) -> None:
+    """Remove the mount and the socket of a daemon that was killed. A live mount is another's, and stays.
+
+    So does one that does not answer, unless the daemon here has served it (``is_own``): another's may be paused.
+    """
     found = path_status(str(mountpoint), _LOOK_WAIT_S)
     with suppress(CommandError, OSError):
         if found.is_stale and found.is_our_root:
             clear_stale(found.path)
-        elif found.is_our_root and found.seen.error == errno.ETIMEDOUT:
+        elif is_own and found.is_our_root and found.seen.error == errno.ETIMEDOUT:
             detach(found.path)
     remove_dead_sockets(found.path)
 
@@ -234,7 +246,8 @@ def _make(mountpoint: Path) -> None:
     They stay. On a filesystem that nodes share, removing the folder would end the mounts of other nodes on it.
     """
     try:
-        mountpoint.mkdir(parents=True, exist_ok=True)
+        # Path.mkdir would ask the mount that is there whether it is a directory, and wait for a daemon that hangs.
+        os.makedirs(mountpoint)
     except OSError as failure:
         if failure.errno in (errno.EEXIST, *STALE_ERRORS):
             return  # `redoxfs mount` clears a dead mount, and reports what else is there
