@@ -47,6 +47,7 @@ from redoxfs.launch.members import check_sharing
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.runtime_paths import open_log
 from redoxfs.launch.supervisor import Supervised
+from redoxfs.objects import AddressError, is_address, parse_address
 
 # Ray's namespace for the actors of `redoxfs cluster up --ray`, which outlive the command.
 _NAMESPACE = "redoxfs"
@@ -81,7 +82,7 @@ _OURS = {
     "keeper": "Ray restarts the actor when its daemon dies",
 }
 
-_PATHS = ("source", "mountpoint", "log", "state", "tls_cert", "tls_key", "tls_ca")
+_PATHS = ("source", "mountpoint", "catalog", "cache", "log", "state", "tls_cert", "tls_key", "tls_ca")
 
 
 class NodeError(ReportedError):
@@ -114,8 +115,8 @@ def mount(
     """Mount ``source`` at ``mountpoint`` on every node of the Ray cluster, and return once all of them answer.
 
     Args:
-        source: an absolute path, which every node can read.
-        mountpoint: an absolute path. It is made where it is missing. None: over ``source``.
+        source: an absolute path, or an address of an object store, which every node can read.
+        mountpoint: an absolute path. It is made where it is missing. None: over ``source``, which is a path then.
         resource: mount only on nodes that have this resource of Ray, such as "GPU".
         max_restarts: how often Ray restarts a node's actor; -1: always.
         options: those of `redoxfs mount`, without the dashes: ``memory="8GiB"``, ``classes="dir"``, ``insecure=True``,
@@ -264,6 +265,13 @@ def _check_paths(options: MountOptions) -> None:
     if options.keeper:
         raise UsageError(f"--keeper: {_OURS['keeper']}")
     paths = {name: given[name] for name in _PATHS}
+    if is_address(options.source):
+        try:
+            address = parse_address(paths.pop("source"))
+        except AddressError as error:
+            raise UsageError(str(error)) from None
+        if options.mountpoint is None:
+            raise UsageError(f"source {address}: cannot be mounted over itself; give a mountpoint")
     if given["classes"] is not None and is_table(given["classes"]):
         paths["classes"] = given["classes"]
     for name, path in paths.items():
