@@ -1,9 +1,13 @@
-"""What a command may replace: files of its own kind, and nothing else."""
+"""What a command may replace: files of its own kind, and nothing else. What it does where nobody reads its output."""
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from packs import flip, pack_here
 
 import redoxfs.cli
 from redoxfs.launch.errors import DestinationError
@@ -49,3 +53,67 @@ def test_a_ctrl_c_while_the_program_is_imported_is_one_line(
     monkeypatch.setattr("sys.meta_path", [Interrupted()])
     assert redoxfs.cli.main(["--version"]) == 130
     assert capsys.readouterr() == ("", "redoxfs: interrupted\n")
+
+
+def unread(*words: str | Path, streams: tuple[str, ...] = ("stdout",)) -> tuple[int, str]:
+    """The exit code of a command of whose output nobody reads these streams, and what it prints to the others."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "redoxfs", *words],
+            stdout=write_end if "stdout" in streams else subprocess.PIPE,
+            stderr=write_end if "stderr" in streams else subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(write_end)
+    return done.returncode, (done.stdout or "") + (done.stderr or "")
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "scans"))
+    for name in ("cat", "dog"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for number in range(4):
+            (tmp_path / "data" / name / f"{number}.jpg").write_text(f"{name} {number}")
+    return tmp_path / "data"
+
+
+def test_a_command_whose_output_nobody_reads_ends_as_other_programs(source: Path) -> None:
+    for words in (["--version"], ["--help"], ["--help-all"]):
+        assert unread(*words) == (141, "")
+    code, told = unread("inspect", source)
+    assert code == 141
+    assert "redoxfs: " not in told
+    assert unread("inspect", source / "missing", streams=("stdout", "stderr"))[0] == 3
+
+
+def test_work_is_done_though_nobody_reads_how_far_it_is(source: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "packed"
+    assert unread("pack", source, packed, "--classes", "dir", "--jobs", "1", streams=("stdout", "stderr")) == (0, "")
+    assert (packed / "manifest.json").exists()
+    code, told = unread("verify", packed, "--jobs", "1", "--json", streams=("stderr",))
+    assert (code, json.loads(told)["ok"]) == (0, True)
+    assert unread("verify", packed, "--jobs", "1", "--json")[0] == 141
+
+
+def test_what_is_known_to_be_damaged_has_its_exit_code_though_nobody_reads_it(source: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "packed"
+    pack_here(source, packed)
+    flip(packed / "samples-000000.tar", 512)
+    for form in ([], ["--json"]):
+        code, told = unread("verify", packed, "--jobs", "1", *form)
+        assert code == 9
+        assert told.endswith(": 1 problem\n")
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-"])
+def test_a_command_may_have_no_streams(source: Path, closed: str) -> None:
+    command = f'"$0" -m redoxfs inspect "$1" {closed}'
+    done = subprocess.run(["sh", "-c", command, sys.executable, source], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert bool(done.stdout) == (closed == "2>&-")
+    assert "redoxfs: " not in done.stderr

@@ -1,6 +1,7 @@
 """`redoxfs cache`: list, check or remove the datasets that mounts with --cache have kept."""
 
 import json
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from redoxfs.cli.options.caches import CacheListOptions, CacheRemoveOptions, Cac
 from redoxfs.cli.progress import showing
 from redoxfs.cli.table import print_table
 from redoxfs.launch.errors import DamagedError, DestinationError, StillInUseError, UsageError
-from redoxfs.launch.say import say
+from redoxfs.launch.say import read_or_not, say
 from redoxfs.launch.sizes import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ def _verify(root: "Root", options: CacheVerifyOptions) -> int:
         content = f"{counted(checked.files, 'copy', 'copies')}, {format_bytes(checked.size)}"
         say(f"{entry.key}: {content}, {'none damaged' if is_whole else trouble}")
     if options.json:
-        print(json.dumps(found, indent=2))
+        with read_or_not() if damaged else nullcontext():
+            print(json.dumps(found, indent=2))
     elif not found:
         say(f"{root.name}: contains no dataset")
     if damaged:

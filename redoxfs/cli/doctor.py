@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 from redoxfs.cli.options.examining import DoctorOptions
@@ -24,7 +25,7 @@ from redoxfs.launch.errors import CommandError, SourceUnusableError, UsageError
 from redoxfs.launch.objects import open_objects
 from redoxfs.launch.options import DatasetOptions
 from redoxfs.launch.path_status import PathStatus, path_status
-from redoxfs.launch.say import say
+from redoxfs.launch.say import read_or_not, say
 from redoxfs.launch.sizes import format_bytes
 from redoxfs.launch.source import check_source
 from redoxfs.objects import Address
@@ -46,16 +47,14 @@ def run(options: DoctorOptions) -> int:
     if options.path is not None and sys.stderr.isatty():
         say(f"redoxfs: looking, and reading the storage for about {options.probe_s:g} s …")
     found = sorted(_checks(options, nodes), key=lambda result: result.name != NAME)
-    if not options.json:
-        for result in found:
-            print(result.line, flush=True)
     problems = sum(each.level is Level.PROBLEM for each in found)
-    if options.json:
-        print(
-            json.dumps(
-                {"path": options.path, "problems": problems, "checks": [each.as_dict() for each in found]}, indent=2
-            )
-        )
+    checks = {"path": options.path, "problems": problems, "checks": [each.as_dict() for each in found]}
+    with read_or_not() if problems else nullcontext():
+        if options.json:
+            print(json.dumps(checks, indent=2))
+        else:
+            for result in found:
+                print(result.line)
     return FOUND if problems else 0
 
 

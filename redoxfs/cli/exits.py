@@ -11,7 +11,7 @@ import traceback
 from dataclasses import dataclass
 
 from redoxfs.launch.errors import UNEXPECTED, CommandError, ReportedError
-from redoxfs.launch.say import plain
+from redoxfs.launch.say import plain, print_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,9 @@ _HERE = "redoxfs.launch.errors:"
 
 # The shell's own convention for "ended by SIGINT".
 INTERRUPTED = 130
+
+# Likewise for SIGPIPE, which ends other programs there.
+UNREAD = 141
 
 EXITS = (
     Exit(0, "done"),
@@ -85,6 +88,7 @@ EXITS = (
     ),
     Exit(11, "doctor found a problem"),
     Exit(INTERRUPTED, "interrupted", ("builtins:KeyboardInterrupt",)),
+    Exit(UNREAD, "nobody reads the output any more (| head), and nothing else is wrong"),
 )
 
 
@@ -114,8 +118,8 @@ def described(error: BaseException) -> tuple[int, str]:
 def reported(error: BaseException) -> int:
     """The exit code of an exception, once stderr has its line."""
     if os.environ.get("REDOXFS_DEBUG") == "1":
-        traceback.print_exception(error)
-    print(line_of(error), file=sys.stderr)
+        print_error("".join(traceback.format_exception(error)).rstrip("\n"))
+    print_error(line_of(error))
     return code_of(error)
 
 

@@ -7,7 +7,6 @@ asked for the mount.
 
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 
 from redoxfs.cli.arguments import mount_parser, parse
@@ -16,6 +15,7 @@ from redoxfs.cli.parser import Parser
 from redoxfs.cli.program import run
 from redoxfs.launch.errors import CommandError, UsageError
 from redoxfs.launch.fuse_options import is_known, split_options, unquoted
+from redoxfs.launch.say import print_error, read_or_not
 from redoxfs.linux.libc import last_error, libc
 
 # mount(8), "EXIT STATUS"
@@ -38,10 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = mount_words(given.source, given.mountpoint, given.options, is_sloppy=given.sloppy)
         parse(["mount", *words])
     except CommandError as error:
-        print(line_of(error), file=sys.stderr)
+        print_error(line_of(error))
         return _INVOCATION
     if given.verbose:
-        print(shlex.join(["redoxfs", "mount", *words]), flush=True)
+        with read_or_not():
+            print(shlex.join(["redoxfs", "mount", *words]))
     return 0 if given.fake else _CODES.get(run(["mount", *words]), _FAILURE)
 
 

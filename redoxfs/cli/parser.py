@@ -53,6 +53,10 @@ class Parser(argparse.ArgumentParser):
         with self._hidden():
             return self.format_all_help()
 
+    def print_help(self, file: Any = None) -> None:
+        """As in argparse, which ignores that nobody reads it."""
+        print(self.format_help(), end="", file=file)
+
     def format_all_help(self) -> str:
         self._is_shown = True
         try:

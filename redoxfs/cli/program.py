@@ -2,31 +2,70 @@
 
 A traceback is for debugging redoxfs: REDOXFS_DEBUG=1 prints it. Everybody else gets one line with what was found,
 where, and what to type next.
+
+If nobody reads stdout, a command ends with the code for that, as others do, unless it has found something wrong.
 """
 
 import gc
 import importlib
 import os
+import select
 import sys
 from collections.abc import Sequence
 from typing import TextIO
 
 from redoxfs.cli.arguments import VERBS, parse
-from redoxfs.cli.exits import reported
+from redoxfs.cli.exits import UNREAD, reported
 from redoxfs.launch.errors import UsageError
+from redoxfs.launch.say import discard
 
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Parse `argv` (default: the process's own) and run its verb. Never raises an Exception."""
+    _open_what_is_closed()
     _let_any_name_through(sys.stdout, "surrogateescape")
     try:
-        return _dispatch(argv)
-    except BrokenPipeError:
-        # The reader of our output has closed the pipe (`| head`). Python would complain again at its last flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
-        return 0
+        code = _dispatch(argv)
+    except SystemExit as end:
+        if end.code:
+            # That of rich, where nobody reads stdout. It has discarded the rest.
+            return UNREAD
+        # That of --help.
+        raise SystemExit(_flushed(0)) from None
+    except BrokenPipeError as error:
+        # It may as well be a bug, about a socket.
+        code = UNREAD if _is_unread(sys.stdout) else reported(error)
     except (Exception, KeyboardInterrupt) as error:  # the last place where a bug can become one line
-        return reported(error)
+        code = reported(error)
+    return _flushed(code)
+
+
+def _flushed(code: int) -> int:
+    """The exit code, once all is written. Python would complain of what cannot be, and end with another one."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        discard(sys.stdout)
+        code = code or (UNREAD if isinstance(error, BrokenPipeError) else reported(error))
+    try:
+        sys.stderr.flush()
+    except OSError:
+        discard(sys.stderr)
+    return code
+
+
+def _is_unread(stream: TextIO) -> bool:
+    """Whether the reader of a stream has closed its end of the pipe, or of the connection."""
+    looking = select.poll()
+    looking.register(stream, 0)
+    return bool(looking.poll(0))
+
+
+def _open_what_is_closed() -> None:
+    """A command may be started without stdout or stderr (`>&-`). Then nobody wants to know what it prints."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
 
 
 def _dispatch(argv: Sequence[str] | None) -> int:
@@ -47,7 +86,6 @@ def _dispatch(argv: Sequence[str] | None) -> int:
         gc.freeze()
         gc.enable()
     code: int = verb.run(command.options)
-    sys.stdout.flush()
     return code
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from redoxfs.cli.exits import EXITS
@@ -14,7 +15,7 @@ from redoxfs.cli.progress import showing
 from redoxfs.launch.errors import SourceUnusableError
 from redoxfs.launch.objects import verify_objects
 from redoxfs.launch.path_status import PathStatus, path_status
-from redoxfs.launch.say import plain, say
+from redoxfs.launch.say import plain, read_or_not, say
 from redoxfs.launch.sizes import counted, format_bytes, format_seconds
 from redoxfs.launch.source import check_source, open_root
 
@@ -40,11 +41,12 @@ def run(options: VerifyOptions) -> int:
             found = _of_folder(source, jobs, on_progress)
         else:
             found = verify_objects(source.address, jobs, options.timeout_s, on_progress)
-    if options.json:
-        print(json.dumps({"ok": not found.problems, **dataclasses.asdict(found)}, indent=2))
-    else:
-        for problem in found.problems:
-            print(plain(problem))
+    with read_or_not() if found.problems else nullcontext():
+        if options.json:
+            print(json.dumps({"ok": not found.problems, **dataclasses.asdict(found)}, indent=2))
+        else:
+            for problem in found.problems:
+                print(plain(problem))
     content = f"{counted(found.files, 'file')} in {counted(found.shards, 'shard')}, {format_bytes(found.size)}"
     state = counted(len(found.problems), "problem") if found.problems else "all as packed"
     say(f"{content}, read in {format_seconds(time.monotonic() - begin)}: {state}")

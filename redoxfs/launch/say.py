@@ -2,10 +2,16 @@
 
 They quote names of files, and what mounts, servers and packed datasets say, which may belong to somebody else. So a
 line has no character that a terminal obeys, or that would begin another line.
+
+A reader may close its end of a pipe (`| head`). Without anybody who reads stderr, a command goes on in silence: its
+lines there are not what it is for. What happens where nobody reads stdout: `redoxfs.cli.program`.
 """
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
 
 
 def plain(text: str) -> str:
@@ -34,7 +40,32 @@ def show(line: str) -> None:
 
 
 def _print(line: str) -> None:
-    print(cut(plain(line)), file=sys.stderr, flush=True)
+    print_error(cut(plain(line)))
+
+
+def print_error(text: str) -> None:
+    """Print a text to stderr as it is, if anybody reads that."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        discard(sys.stderr)
+
+
+def discard(stream: TextIO) -> None:
+    """Let what is written to a stream that nobody reads go nowhere, also what it has kept, which it writes again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+@contextmanager
+def read_or_not() -> Iterator[None]:
+    """The block prints to stdout. If nobody reads that, it ends early, and the command goes on."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard(sys.stdout)
 
 
 _printer: Callable[[str], None] = _print
