@@ -283,7 +283,12 @@ static void read_shard(const redox_source *source, const int32_t *entries, size_
     int failure = 0;
     size_t full = fill(shards, fd, entries, count, files, scratch, stop, &failure);
     free(scratch);
-    // After the read: a change before it must not pass for what was indexed.
+    for (size_t i = 0; i < count; i++) {
+        if (i >= full || !is_right(shards, entries[i], files[i].buffer)) {
+            read_again(shards, fd, entries[i], &files[i], i < full ? 0 : failure, stop);
+        }
+    }
+    // After all reads: a change before them must not pass for what was indexed.
     if (shards->versions) {
         struct stat now;
         if (fstat(fd, &now) || !is_unchanged(&shards->versions[shard], &now)) {
@@ -297,12 +302,8 @@ static void read_shard(const redox_source *source, const int32_t *entries, size_
         }
     }
     for (size_t i = 0; i < count; i++) {
-        int32_t entry = entries[i];
-        if (i >= full || !is_right(shards, entry, files[i].buffer)) {
-            read_again(shards, fd, entry, &files[i], i < full ? 0 : failure, stop);
-        }
         if (files[i].buffer) {
-            stamp(shards, entry, &files[i]);
+            stamp(shards, entries[i], &files[i]);
         }
     }
 }
