@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from networks import Letter, Network, parts_of_chunks
 
+from redoxfs.node.cluster.resume import part_of
 from redoxfs.protocol import (
     Delivered,
     Message,
@@ -25,6 +26,7 @@ from redoxfs.protocol import (
 )
 from redoxfs.protocol.local_first.passes import MOST_OPENS, ROOM, HomePass, HomePasses
 from redoxfs.protocol.local_first.passing import MOST_BEHIND
+from redoxfs.protocol.turns import taken_back
 
 CHUNK_SIZE = 8
 
@@ -224,6 +226,35 @@ def test_nodes_in_step_give_few_samples_twice_in_an_epoch_that_nobody_tells_of(k
     most, known = (10, 4) if kind == "padded by 5" else (2, 2)
     assert max(twice_in[:known]) <= most
     assert max(twice_in[known:]) <= 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_state_that_is_saved_early_in_a_told_epoch_has_no_sample_of_the_one_before(seed: int) -> None:
+    """That one was broken off, and most classes were not asked for since."""
+    nodes, classes, paths, opened, ahead = 2, 100, 1_000, 20, 8
+    draw, class_of = random.Random(seed), [path % classes for path in range(paths)]
+    job = Job(nodes, class_of, exchange=0.05, seed=seed)
+
+    def read(job: Job, opens: int, streams: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+        got = [(node, job.open(node, own[turn])) for turn in range(opens) for node, own in enumerate(streams)]
+        return [(sample, job.nodes[node].lap_of(sample)) for node, sample in got]
+
+    for opens in (paths // nodes * 4 // 10, opened):
+        order = draw.sample(range(paths), paths)
+        streams = [order[node::nodes] for node in range(nodes)]
+        for number in range(nodes):
+            job.tell(number)
+        got = read(job, opens, streams)
+    # What workers have read ahead is taken back.
+    ahead_of = np.array(read(job, ahead, [own[opened:] for own in streams]), np.int64)
+    merged = job.nodes[0].merged([node.turns() for node in job.nodes])
+    turns, again = taken_back(merged, job.nodes[0].units, ahead_of[:, 0], ahead_of[:, 1])
+    assert not again
+    other = Job(nodes, class_of, exchange=0.05, seed=seed + 1)
+    for number, node in enumerate(other.nodes):
+        node.restore(part_of(turns, number, nodes))
+    got += read(other, paths // nodes - opened, [own[opened:] for own in streams])
+    assert len({sample for sample, _ in got}) == len(got) == paths
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 5, 20])

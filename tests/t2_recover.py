@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import product, repeat
+from itertools import count, product, repeat
 from pathlib import Path
 from typing import Any
 
@@ -661,6 +661,39 @@ def test_a_loaded_state_holds_after_a_kill(tmp_path: Path) -> None:
         await mount.restart()
         assert mount.node.given == saved.given == CLASSES * PER_CLASS
         assert set((await programs.epoch(3)).values()) == {1}
+        mount.end()
+
+    with directory(tmp_path / "data") as dataset:
+        trio.run(main, dataset)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_epoch_over_a_kill_gets_no_sample_twice_after_another_view_has_left_one_node(
+    seed: int, tmp_path: Path
+) -> None:
+    """Also if an epoch before was broken off."""
+
+    async def main(dataset: Dataset) -> None:
+        mount = mounted(dataset, share=0.3)
+        mount.node.renew(plan_of(dataset, "pool", 0.3))
+        random = np.random.default_rng(seed)
+        programs = Programs(mount, dataset.catalog, random)
+        entries, threads = dataset.catalog.members, count(1)
+
+        async def read(entry: int) -> bytes:
+            request = await programs.opened("open", entry, next(threads))
+            content = (await programs.whole(request)).split(b"|")[0]
+            await programs.close_some(keep=0)
+            return content
+
+        for entry in random.permutation(entries)[: len(entries) * 4 // 10].tolist():
+            await read(entry)
+        got: list[bytes] = []
+        for number, entry in enumerate(random.permutation(entries).tolist()):
+            if number == len(entries) * 7 // 10:
+                await mount.restart()
+            got.append(await read(entry))
+        assert len(set(got)) == len(got)
         mount.end()
 
     with directory(tmp_path / "data") as dataset:

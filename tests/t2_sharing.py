@@ -259,6 +259,22 @@ def test_what_is_retained_fills_again_after_a_view_or_a_state(tmp_path: Path) ->
     trio.run(main)
 
 
+def test_a_state_that_the_last_node_saves_has_its_passes(tmp_path: Path) -> None:
+    root = fill(tmp_path / "data")
+
+    async def main() -> None:
+        async with sharing([root, root], policy="pool") as members:
+            membership = members[0].membership
+            own = json.dumps((await membership.view(b""))["nodes"][:1]).encode()
+            await membership.view(own)
+            assert membership.nodes == 1
+            passes = (await membership.turns_of_all()).passes
+            assert passes is not None
+            assert passes.whole
+
+    trio.run(main)
+
+
 def test_what_a_lost_node_retained_is_read_by_those_that_a_view_gives_it_to(tmp_path: Path) -> None:
     root = fill(tmp_path / "data")
 

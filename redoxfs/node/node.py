@@ -489,6 +489,12 @@ class Node:
         self.checkpoint()
 
     def _replace(self, plan: Plan) -> None:
+        if plan is not self._plan and plan.passing is not None:
+            memory = self.recent.beyond(plan.passing.passes_bytes())
+            if memory is not None:
+                # What is there is of the plan before, or of one before that.
+                memory[:8] = bytes(8)
+                plan.passing.keep_passes_in(memory)
         self._plan = plan
         self._lowest = None
         self.recent.forget(plan.policy.given)

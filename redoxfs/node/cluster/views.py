@@ -214,7 +214,7 @@ class Membership:
     async def turns_of_all(self) -> Turns:
         """The turns of all nodes so far. Raises ValueError."""
         if self._peers is None:
-            return self._node.turns()
+            return self._node.kept_turns(whole=True)
         async with self._changing:
             try:
                 of_peers = await self._peers.turns()

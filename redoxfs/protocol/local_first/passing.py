@@ -150,6 +150,17 @@ class PassingNode(LocalFirst):
         for sample in late:
             self._taken_at.pop(sample, None)
 
+    def turns(self) -> Turns:
+        """As `LocalFirst.turns`. A lap that begins at the next request of its class has begun. Otherwise what the epoch
+        before left out would have its turn in this one, and the whole class after it."""
+        turns, is_due = super().turns(), self._due_array > 0
+        if not is_due.any():
+            return turns
+        had = turns.flags(len(is_due), len(self._class_array))
+        had[is_due[self._class_array]] = False
+        laps = np.where(is_due, self._lap_array + self._due_array, turns.laps).astype(np.int32)
+        return turns._replace(laps=laps, had=np.packbits(had))
+
     # Turns
 
     def request(self, sample: int) -> Served | Pending:
