@@ -703,11 +703,11 @@ def test_an_epoch_over_a_kill_gets_no_sample_twice_after_another_view_has_left_o
 def test_the_ranks_that_told_of_an_epoch_are_known_after_a_kill(tmp_path: Path) -> None:
     async def main(dataset: Dataset) -> None:
         mount = mounted(dataset)
-        mount.node.ranks[0] = [None, 3], {0, 2}
-        mount.node.ranks[None] = [7, 2], {1}
+        mount.node.ranks[0] = [None, 3], {0: 700, 2: 702}
+        mount.node.ranks[None] = [7, 2], {1: 0}
         mount.node.checkpoint()
         await mount.restart()
-        assert mount.node.ranks == {0: ([None, 3], {0, 2}), None: ([7, 2], {1})}
+        assert mount.node.ranks == {0: ([None, 3], {0: 700, 2: 702}), None: ([7, 2], {1: 0})}
         mount.end()
 
     with directory(tmp_path / "data") as dataset:

@@ -1,6 +1,7 @@
 """The verbs by which scripts tell that an epoch begins, with a policy that has passes and with one that has none."""
 
 import json
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 import trio
 from pools import SIZE_BYTES
 
-from redoxfs.node.told_epochs import ToldEpochs
+from redoxfs.node.control import CLIENT
+from redoxfs.node.told_epochs import ToldEpochs, has_ended
 from redoxfs.protocol import PoolPolicy
 
 TREES = ("train", "val")
@@ -92,6 +94,33 @@ def test_the_first_rank_of_an_epoch_begins_its_pass_and_the_others_join_it() -> 
     assert begun_by("0of3.0 0of3.2 0of3.1  1of3.1 1of3.0 1of3.2") == [1, 1, 1, 2, 2, 2]
     assert begun_by("-of2.0 -of2.1 -of2.1 -of2.0 -of2.0") == [1, 1, 2, 2, 3]
     assert begun_by("-of1.0 -of1.0") == [1, 2], "an epoch is told again each time"
+
+
+def test_ranks_of_a_job_that_was_started_again_do_not_join_those_that_have_ended() -> None:
+    epochs, node = told()
+    alive = {700, 701, 800}
+    epochs = ToldEpochs(node, TREES, lambda process: process not in alive)
+
+    async def tell(rank: int, process: int) -> int:
+        CLIENT.set(process)
+        await epochs.begin_of_rank(json.dumps(["train", 3, 2, rank]).encode())
+        return epochs.told
+
+    assert trio.run(tell, 1, 701) == 1
+    assert trio.run(tell, 0, 700) == 1
+    assert trio.run(tell, 1, 701) == 2
+    alive.discard(701)
+    assert trio.run(tell, 0, 800) == 3, "rank 1 of the job before told this epoch too"
+
+
+def test_a_process_that_nobody_knows_has_not_ended() -> None:
+    assert not has_ended(0)
+    assert not has_ended(os.getpid())
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert has_ended(child)
 
 
 def test_ranks_of_another_job_or_epoch_join_nobody() -> None:

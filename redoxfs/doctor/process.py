@@ -7,7 +7,6 @@ Nothing is read that may hold secrets: neither its environment nor its memory.
 import json
 import os
 import socket
-import struct
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -16,6 +15,7 @@ from pathlib import Path
 from redoxfs.launch.deadline import run_in_child
 from redoxfs.launch.memory import group_folders, groups_of
 from redoxfs.linux.mount_table import read_mounts
+from redoxfs.linux.pids import pid_of_peer
 
 ANSWER_S = 3.0
 
@@ -31,9 +31,6 @@ _OF_GROUP = (
     *("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.failcnt", "memory.oom_control"),
 )
 
-# <sys/socket.h>, struct ucred: pid, uid, gid.
-_UCRED = struct.Struct("3i")
-
 
 def listener_of(path: Path) -> int | None:
     """The pid of the process that listens at a Unix socket; None if nobody does. It need not answer."""
@@ -43,8 +40,7 @@ def listener_of(path: Path) -> int | None:
             client.connect(os.fspath(path))
         except OSError:
             return None
-        pid, _, _ = _UCRED.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return int(pid) if pid > 0 else None
+        return pid_of_peer(client) or None
 
 
 def files_of(pid: int) -> dict[str, str]:

@@ -19,7 +19,6 @@ import os
 import signal
 import site
 import socket
-import struct
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -34,6 +33,7 @@ from redoxfs.launch.recipe import LAYOUT, RecipeMemory
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.turn import byte_of_keeper
 from redoxfs.linux.mount_table import of_mount, read_mounts, topmost_at
+from redoxfs.linux.pids import pid_of_peer
 
 # keeper.c has the same four numbers.
 MOST_DESCRIPTORS = 128
@@ -44,9 +44,6 @@ LATER = 71
 """The exit code of a daemon that could not begin because the system lacks something for a while."""
 
 _HOLD, _SERVES, _LOCK = b"H", b"S", b"L"
-
-# <sys/socket.h>, struct ucred: pid, uid, gid.
-_UCRED = struct.Struct("3i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +376,7 @@ def inherited() -> Inheritance:
         told["number"],
         told["mounted_at_s"],
         Past(int(restarts), crashed == "1", death or None, int(death_s)),
-        _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[0],
+        pid_of_peer(connection),
     )
 
 

@@ -1,7 +1,10 @@
-"""Which processes of the machine this one can see."""
+"""Which processes of the machine this one can see, and which is at the other end of a socket."""
 
 import os
+import socket
+import struct
 from pathlib import Path
+from typing import Protocol
 
 _FIRST = "pid:[4026531836]"
 """The pid namespace of the machine itself has this number in each kernel (PROC_PID_INIT_INO)."""
@@ -10,3 +13,17 @@ _FIRST = "pid:[4026531836]"
 def sees_all_pids(proc: Path = Path("/proc")) -> bool:
     """Whether this process is in the machine's own pid namespace, where each thread has a number. Raises OSError."""
     return os.readlink(proc / "self/ns/pid") == _FIRST
+
+
+class _Connection(Protocol):
+    def getsockopt(self, level: int, option: int, buffersize: int, /) -> bytes: ...
+
+
+def pid_of_peer(connection: _Connection) -> int:
+    """The process at the other end of a Unix socket that is connected; 0 if its pid namespace cannot be seen from here.
+
+    Raises OSError.
+    """
+    # <sys/socket.h>, struct ucred: pid, uid, gid.
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", found)[0])

@@ -15,11 +15,14 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
+
+from redoxfs.linux.pids import pid_of_peer
 
 LINE_LIMIT_BYTES = 64 * 1024
 """Far more than any request. A whole line is held in memory."""
@@ -37,6 +40,9 @@ LOOK_S = 1.0
 
 Verb = Callable[[bytes], Awaitable[Mapping[str, Any]]]
 """Takes the data of the request and returns the results. Raises ValueError with one line for the user."""
+
+CLIENT: ContextVar[int] = ContextVar("CLIENT", default=0)
+"""In a verb: the process that asks; 0 if its pid namespace cannot be seen from here."""
 
 _OF_SEVERAL_NODES = frozenset({"nodes", "trace"})
 """Verbs of a mount with --nodes only."""
@@ -63,6 +69,7 @@ async def serve_control(
     """
 
     async def answer(stream: trio.SocketStream) -> None:
+        CLIENT.set(pid_of_peer(stream.socket))
         try:
             reply = await _answer(_Incoming(stream), verbs, device)
             with trio.fail_after(TIMEOUT_S):

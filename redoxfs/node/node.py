@@ -497,6 +497,8 @@ class Node:
                 plan.passing.keep_passes_in(memory)
         self._plan = plan
         self._lowest = None
+        # Their epoch ends with the laps.
+        self.ranks.clear()
         self.recent.forget(plan.policy.given)
         self.binding.renew(plan.policy)
         self.memory.renew(

@@ -64,8 +64,9 @@ NO_TIME_NS = -1
 """The time of a stamp that no file has."""
 
 
-Ranks: TypeAlias = dict[int | None, tuple[list[Any], set[int]]]
-"""By class tree, or None for all: what the ranks of a job say of the present epoch, and those that said so."""
+Ranks: TypeAlias = dict[int | None, tuple[list[Any], dict[int, int]]]
+"""By class tree, or None for all: what the ranks of a job say of the present epoch, and those that said so, with their
+processes."""
 
 
 class RecoveryError(Exception):
@@ -165,7 +166,7 @@ class NodeState(NamedTuple):
             "reservations_made": tables.pop("reservations_made"),
             "policy": None if self.policy is None else self.policy.values,
             "place": self.place,
-            "ranks": [(tree, epoch, sorted(came)) for tree, (epoch, came) in self.ranks.items()],
+            "ranks": [(tree, epoch, [*came.items()]) for tree, (epoch, came) in self.ranks.items()],
         }
         arrays: dict[str, npt.NDArray[Any]] = {f"binding.{name}": array for name, array in tables.items()}
         arrays |= {name: getattr(self, name) for name in _COLUMNS}
@@ -199,7 +200,7 @@ class NodeState(NamedTuple):
                 **{name: arrays[name] for name in _COLUMNS},
                 policy=policy,
                 place=numbers["place"],
-                ranks={tree: (epoch, set(came)) for tree, epoch, came in numbers["ranks"]},
+                ranks={tree: (epoch, dict(came)) for tree, epoch, came in numbers["ranks"]},
             )
         except (KeyError, TypeError, ValueError):
             raise CheckpointError("it is damaged: its arrays are not those of a checkpoint") from None

@@ -9,26 +9,41 @@ A policy that has passes begins one, so the epoch has each sample once, whatever
 policies go on as they are; the answer says which it is. `redoxfs.epoch` and `redoxfs.torch` are the clients.
 
 The ranks of a job need not agree. Each tells its epochs, and an epoch has each rank once: the first rank that comes
-again begins the next. Rejected: the number of the epoch alone. Many loaders have none, and a job that resumes has the
-same one again. Who came is in the checkpoint, so that a daemon which takes over between two ranks begins no other pass.
+again begins the next. So does one that comes after the process of another has ended: it is of a job that was started
+again. Rejected: the number of the epoch alone. Many loaders have none, and a job that resumes has the same one again.
+Who came is in the checkpoint, so that a daemon which takes over between two ranks begins no other pass.
 
 Called in the node's task, between two requests.
 """
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from redoxfs.node.control import CLIENT
 
 if TYPE_CHECKING:
     from redoxfs.node.node import Node
 
 
+def has_ended(process: int) -> bool:
+    """Whether a process is known to have ended; not if its number is not known (0)."""
+    try:
+        os.kill(process or os.getpid(), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 class ToldEpochs:
     """The verbs, and how often they began passes."""
 
-    def __init__(self, node: "Node", trees: Sequence[str]) -> None:
+    def __init__(self, node: "Node", trees: Sequence[str], has_ended: Callable[[int], bool] = has_ended) -> None:
         self._node = node
+        self._has_ended = has_ended
         self._trees = trees
         self.told = 0
 
@@ -40,14 +55,14 @@ class ToldEpochs:
         """Begin a pass, or join that of the other ranks. Raises ValueError."""
         name, *epoch, rank = _parsed(data)
         tree = self._tree_in(os.fsencode(name))
-        ranks = self._node.ranks
-        of_epoch, came = ranks.get(tree, (epoch, {rank}))
-        if of_epoch == epoch and rank not in came:
-            came.add(rank)
+        ranks, process = self._node.ranks, CLIENT.get()
+        of_epoch, came = ranks.get(tree, (None, {}))
+        if of_epoch == epoch and rank not in came and not any(map(self._has_ended, came.values())):
+            came[rank] = process
             self._node.checkpoint()
             return {"begun": True}
         if self._node.plan.policy.has_passes:
-            ranks[tree] = epoch, {rank}
+            ranks[tree] = epoch, {rank: process}
         return self._begin(tree)
 
     async def tree_of(self, data: bytes) -> Mapping[str, Any]:
