@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from packs import opened
 
 from redoxfs.dataset import SourceError, Tree, load_or_scan, read_tree
+from redoxfs.dataset.cache import tell_changes
 from redoxfs.dataset.scan import Earlier, find_unchanged
 
 
@@ -214,6 +215,25 @@ def test_a_directory_of_another_filesystem_is_not_as_it_was(tmp_path: Path) -> N
         device = tree.device.copy()
         device[1] += np.uint64(1)
         assert find_unchanged(fd, replace(tree, device=device)).tolist() == [True, False]
+
+
+def test_a_directory_that_may_keep_its_times_is_listed_again(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+    with opened(tmp_path) as fd:
+        tree = read_tree(fd)
+        later_ns = int(tree.ctime_ns.max()) + 60_000_000_000
+        assert tell_changes(tree, later_ns, {int(tree.device[0]): "ext4", 7: "fuse.s3fs"}).all()
+        device = tree.device.copy()
+        device[1] = 7
+        for kind, tells in (("fuse", False), ("fuse.s3fs", False), ("fuse.juicefs", True), ("nfs4", True)):
+            found = tell_changes(replace(tree, device=device), later_ns, {7: kind})
+            assert found.tolist() == [True, tells, True], kind
+        # As of the root of FAT.
+        times = np.array([0, *tree.ctime_ns[1:]])
+        assert tell_changes(replace(tree, mtime_ns=times, ctime_ns=times), later_ns, {}).tolist() == [False, True, True]
+        among = np.array([True, False, True])
+        assert find_unchanged(fd, tree, among=among).tolist() == among.tolist()
 
 
 def test_a_scan_is_done_with_few_descriptors(tmp_path: Path) -> None:

@@ -35,25 +35,31 @@ def test_files_of_a_broken_clock_are_packed_and_read(machine: Machine, source: P
 def test_which_filesystems_change_the_times_of_their_directories() -> None:
     for kind in ("ext4", "xfs", "nfs4", "lustre", "ceph", "overlay", "", "fuseblk", "fuse.juicefs"):
         assert keeps_times(kind), kind
-    for kind in ("fuse.rclone", "fuse.s3fs", "fuse.goofys", "fuse.mergerfs", "fuse.sshfs", "fuse.gcsfuse"):
+    for kind in ("fuse", "fuse.rclone", "fuse.s3fs", "fuse.goofys", "fuse.mergerfs", "fuse.sshfs", "fuse.gcsfuse"):
         assert not keeps_times(kind), kind
 
 
 @pytest.mark.usefixtures("compiler")
 def test_a_filesystem_in_user_space_is_scanned_as_a_whole(source: Path, tmp_path: Path) -> None:
-    """Also where the times of its directories have not changed: nobody can know what that means there."""
-    program, slow = slow_store.compiled(tmp_path), tmp_path / "slow"
-    slow.mkdir()
+    """Also where the times of its directories have not changed: nobody can know what that means there.
+
+    Of a source with such a filesystem below it, only that filesystem.
+    """
+    program, outer, slow = slow_store.compiled(tmp_path), tmp_path / "outer", tmp_path / "outer/slow"
+    slow.mkdir(parents=True)
+    (outer / "local/deep").mkdir(parents=True)
+    below = 1 + sum(path.is_dir() for path in source.rglob("*"))
 
     def later_ns() -> int:
         return time.time_ns() + 60_000_000_000
 
     with slow_store.served(program, source, slow, 0):
-        for root, is_reused in ((source, True), (slow, False)):
+        for root, listed in ((source, 0), (slow, below), (outer, below)):
             fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 scans = [load_or_scan(root, fd, tmp_path / "scans", clock_ns=later_ns) for _ in range(2)]
             finally:
                 os.close(fd)
-            assert [scan.reused for scan in scans] == [False, is_reused]
+            assert not scans[0].reused
+            assert scans[1].listed == listed
             assert len(scans[0].tree) == len(scans[1].tree)

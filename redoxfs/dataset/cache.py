@@ -4,7 +4,8 @@ The entries of a directory are taken from the cache if it still has the inode, m
 it listed that directory; all others are listed again. Adding, removing or renaming a file changes its directory's
 times. Rewriting a file in place does not; the file's size and time are checked when it is loaded. A directory whose
 times are less than 2 s older than the scan proves nothing, because a second change in the same clock tick would not
-change them (git's "racily clean" index entries), so it is listed again.
+change them (git's "racily clean" index entries), so it is listed again. So is one on a filesystem whose directories may
+keep their times.
 
 The cache never fails a mount. If it is unusable for any reason (truncated, corrupt, another user's, another
 version's), redoxfs scans. If the cache cannot be written, redoxfs logs one warning, and the next mount scans again.
@@ -23,20 +24,22 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import platformdirs
+from numpy.typing import NDArray
 
+from redoxfs.arrays import is_in
 from redoxfs.dataset import array_files
 from redoxfs.dataset.errors import show
 from redoxfs.dataset.scan import Earlier, Progress, find_unchanged, read_tree
 from redoxfs.dataset.tree import Tree
 from redoxfs.linux import durable
-from redoxfs.linux.mount_table import type_of_filesystem
+from redoxfs.linux.mount_table import type_of_filesystem, types_by_device
 from redoxfs.linux.owned import is_own_folder
 
 FORMAT_VERSION = 3
@@ -130,8 +133,8 @@ def _earlier(place: Path, given: str, root_fd: int, progress: Progress | None) -
         return None
     try:
         tree, scanned_at_ns = _load(place, given, root_fd)
-        trusted_ns = scanned_at_ns - RACY_NS + 1
-        earlier = Earlier(tree, find_unchanged(root_fd, tree, listed_before_ns=trusted_ns, progress=progress))
+        among = tell_changes(tree, scanned_at_ns, types_by_device())
+        earlier = Earlier(tree, find_unchanged(root_fd, tree, among=among, progress=progress))
     except _UnusableError as why:
         log.debug("not reusing %s: %s", place, why)
         return None
@@ -153,7 +156,20 @@ def keeps_times(kind: str) -> bool:
 
     Those of many filesystems in user space have the time of the mount, or none: rclone, s3fs, goofys, mergerfs.
     """
-    return not kind.startswith("fuse.") or kind in _KEEPS_TIMES
+    return kind.partition(".")[0] != "fuse" or kind in _KEEPS_TIMES
+
+
+def tell_changes(tree: Tree, scanned_at_ns: int, types: Mapping[int, str]) -> NDArray[np.bool_]:
+    """bool[N]: the entries of a tree that would have other times now if they had changed after the scan.
+
+    ``types`` are those of the filesystems by device: others than that of the root may be mounted below it.
+    """
+    latest = np.maximum(tree.mtime_ns, tree.ctime_ns)
+    tells = latest <= scanned_at_ns - RACY_NS
+    # The root of FAT has no times on its disk.
+    tells &= (tree.mtime_ns != 0) | (tree.ctime_ns != 0)
+    silent = [device for device, kind in types.items() if not keeps_times(kind)]
+    return tells & ~is_in(tree.device, np.array(silent, np.uint64))
 
 
 def _load(place: Path, given: str, root_fd: int) -> tuple[Tree, int]:

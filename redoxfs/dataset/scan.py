@@ -204,20 +204,20 @@ def find_unchanged(
     root_fd: int,
     tree: Tree,
     *,
-    listed_before_ns: int | None = None,
+    among: NDArray[np.bool_] | None = None,
     progress: Progress | None = None,
     workers: int = THREADS,
 ) -> NDArray[np.bool_]:
     """bool[N]: the directories of `tree` that have the device, inode, mtime and ctime that the scan saw.
 
     Each is opened rather than looked up by name: on NFS an open asks the server, while a stat may use a cache. One that
-    cannot be opened is not unchanged, nor is one with a time of `listed_before_ns` or later, which is not opened.
+    cannot be opened is not unchanged, nor is one outside `among` (bool[N]), which is not opened.
     """
-    trusted = tree.kind_mask(stat.S_IFDIR)
-    if listed_before_ns is not None:
-        trusted &= np.maximum(tree.mtime_ns, tree.ctime_ns) < listed_before_ns
+    asked = tree.kind_mask(stat.S_IFDIR)
+    if among is not None:
+        asked &= among
     unchanged = np.zeros(len(tree), bool)
-    directories = np.flatnonzero(trusted)
+    directories = np.flatnonzero(asked)
     done = 0
     for part in np.split(directories, range(DIRECTORIES_AT_ONCE, len(directories), DIRECTORIES_AT_ONCE)):
         known = np.stack(

@@ -96,6 +96,18 @@ def type_of_filesystem(fd: int) -> str:
     return next((mount.fstype for mount in read_mounts() if mount.mount_id == mount_id), "")
 
 
+def types_by_device() -> dict[int, str]:
+    """The types of the mounted filesystems, by the device numbers that stat(2) has for their files.
+
+    Some filesystems have more numbers than their mounts, such as btrfs one for each subvolume.
+    """
+    try:
+        mounts = read_mounts()
+    except OSError:
+        return {}
+    return {os.makedev(*map(int, mount.device.split(":"))): mount.fstype for mount in mounts}
+
+
 def also_mounted(mount: Mount) -> str | None:
     """A clause that names another mount of the same filesystem, after ``mount`` has ended; None if none is found.
 
