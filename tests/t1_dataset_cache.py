@@ -169,6 +169,67 @@ def test_a_cache_folder_that_cannot_be_made_is_one_warning(source: Source, caplo
     assert str(source.cache) in caplog.text
 
 
+def test_a_scan_that_another_command_saves_at_the_same_time_stays(
+    source: Source, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.load()
+    others: list[Path] = []
+    rename = os.rename
+
+    def rename_and_let_another_save(old: Path, new: Path) -> None:
+        rename(old, new)
+        if not others:
+            others.append(old)
+            source.load(rescan=True)
+
+    monkeypatch.setattr(os, "rename", rename_and_let_another_save)
+    with caplog.at_level(logging.WARNING):
+        assert not source.load(rescan=True)[1]
+    assert others == [source.entry()]
+    assert not caplog.records
+    assert list(source.cache.iterdir()) == others
+    assert source.load()[1]
+
+
+def test_a_scan_that_another_command_is_putting_in_place_is_found(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.load()
+    place, aside, lstat = source.entry(), source.cache / "aside", os.lstat
+    place.rename(aside)
+
+    def lstat_before_it_is_in_place(path: Path) -> os.stat_result:
+        try:
+            return lstat(path)
+        finally:
+            if path == place and aside.exists() and next(misses, None) is None:
+                aside.rename(place)
+
+    misses = iter(["when the load begins"])
+    monkeypatch.setattr(os, "lstat", lstat_before_it_is_in_place)
+    assert source.load()[1]
+
+
+def test_a_scan_that_another_command_replaces_while_it_is_loaded_is_loaded_again(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.load()
+    others: list[os.PathLike[str]] = []
+    open_file = os.open
+
+    def open_after_another_has_saved(path: os.PathLike[str], *how: int) -> int:
+        if not others and os.fspath(path).endswith(".npy"):
+            others.append(path)
+            (source.path / "cat/2.jpg").write_bytes(b"new")
+            source.load()
+        return open_file(path, *how)
+
+    monkeypatch.setattr(os, "open", open_after_another_has_saved)
+    tree, reused = source.load()
+    assert reused
+    assert tree.find(b"cat/2.jpg") > 0
+
+
 def test_a_reused_tree_outlives_the_cache(source: Source) -> None:
     scanned, _ = source.load()
     kept, reused = source.load()

@@ -16,6 +16,7 @@ Invariant: a folder with a cache's name is complete. It is written under another
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -174,6 +175,26 @@ def tell_changes(tree: Tree, scanned_at_ns: int, types: Mapping[int, str]) -> ND
 
 def _load(place: Path, given: str, root_fd: int) -> tuple[Tree, int]:
     """The cached tree, and the time of its scan."""
+    before = _identity(place)
+    try:
+        return _load_once(place, given, root_fd)
+    except Exception:  # as in _earlier
+        if before is not None and _identity(place) == before:
+            raise
+    # Another command has replaced it meanwhile, or was about to.
+    return _load_once(place, given, root_fd)
+
+
+def _identity(place: Path) -> tuple[int, int] | None:
+    """Which folder has the name now; None if none has."""
+    try:
+        found = os.lstat(place)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _load_once(place: Path, given: str, root_fd: int) -> tuple[Tree, int]:
     if not is_own_folder(os.lstat(place)):
         raise _UnusableError("not a directory that only this user can write")
     manifest = json.loads((place / MANIFEST).read_bytes())
@@ -236,7 +257,8 @@ def _save(tree: Tree, place: Path, given: str, root_fd: int, scanned_at_ns: int)
 
 def keep_folder(place: Path, write: Callable[[Path], dict[str, Any]]) -> None:
     """Make a cache's folder, which appears when it is complete: ``write`` writes the arrays to the folder that it is
-    given, and returns the manifest. Raises OSError."""
+    given, and returns the manifest. Where another command makes it at the same time, one of both stays. Raises
+    OSError."""
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))  # 0700
     try:
@@ -251,12 +273,19 @@ def keep_folder(place: Path, write: Callable[[Path], dict[str, Any]]) -> None:
 
 
 def _replace(making: Path, place: Path) -> None:
-    """Put a finished folder in place. Readers have read the old one into memory, so it can be removed."""
+    """Put a finished folder in place. Readers have read the old one into memory, so it can be removed.
+
+    Another command may be faster. What it has put there stays, since it is as new.
+    """
     old = making.with_name(making.name + ".old")
     with contextlib.suppress(FileNotFoundError):
         os.rename(place, old)
     try:
         os.rename(making, place)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        shutil.rmtree(making, ignore_errors=True)
     finally:
         if os.path.lexists(old):
             if old.is_dir() and not old.is_symlink():
