@@ -436,6 +436,23 @@ def hard_links(root: Path) -> None:
     os.link(root / "train/cats/cat.0.jpg", root / "train/cats/again.jpg")
 
 
+def hard_links_across(root: Path) -> None:
+    cats_and_dogs(root)
+    (root / "train/cats/near.jpg").symlink_to("cat.0.jpg")
+    os.link(root / "train/cats/cat.0.jpg", root / "train/dogs/again.jpg")
+
+
+def symlinks_across(root: Path) -> None:
+    cats_and_dogs(root)
+    (root / "train/cats/near.jpg").symlink_to("cat.0.jpg")
+    (root / "train/dogs/again.jpg").symlink_to("../cats/cat.0.jpg")
+
+
+def symlinks_in_one_directory(root: Path) -> None:
+    cats_and_dogs(root)
+    (root / "train/cats/near.jpg").symlink_to("cat.0.jpg")
+
+
 def pix2pix(root: Path) -> None:
     for i in range(4):
         make(root, f"A/left_{i}.jpg", f"B/right_{i}.jpg")
@@ -585,6 +602,9 @@ REFUSED: list[tuple[Callable[[Path], None], str, set[str]]] = [
     (pair_with_own_words, "the script does not pair one/img_0000.png and two/seg_0000.png: --classes dir", {DIR}),
     (partial_pair, "and the script does not pair first/0000.png and second/0000.png: --classes dir", {DIR}),
     (hard_links, "train/cats/again.jpg has a second name (hard link)", {DIR}),
+    (hard_links_across, "train/cats/cat.0.jpg and train/dogs/again.jpg in another directory are one file", set()),
+    (symlinks_across, "train/dogs/again.jpg is a symlink to train/cats/cat.0.jpg in another directory", {ANY}),
+    (symlinks_in_one_directory, "train/cats/near.jpg is a symlink, so", {DIR, ANY}),
     (pix2pix, "two sides of a pair", set()),
     (cyclegan, "trainA is named like a part", set()),
     (busi, "benign/benign (0).png and benign (0)_mask.png may be parts of one sample", set()),

@@ -195,34 +195,44 @@ def refuse_two_labels(tree: Tree, groups: Groups, labels: Labels) -> None:
     lengths = np.diff(groups.member_at)
     of_member = np.repeat(np.arange(len(groups)), lengths)
     label = labels.label if labels.label_is_place else labels.label * len(labels.split_names) + labels.split
-    many = np.flatnonzero(tree.nlink[groups.members] > 1)
-    entries = groups.members[many]
-    order = np.lexsort((label[of_member[many]], tree.inode[entries], tree.device[entries]))
-    entries, said = entries[order], label[of_member[many]][order]
-    same = (tree.inode[entries][1:] == tree.inode[entries][:-1]) & (
-        tree.device[entries][1:] == tree.device[entries][:-1]
-    )
-    clash = np.flatnonzero(same & (said[1:] != said[:-1]))
-    if len(clash):
-        one, other = (show(tree.path(int(entries[at]))) for at in (clash[0], clash[0] + 1))
+    apart = hard_links_apart(tree, groups.members, label[of_member])
+    if apart is not None:
+        one, other = (show(tree.path(entry)) for entry in apart)
         raise ClassesError(
             f"{one} and {other} are one file (hard links) in two classes; copy it, remove one of the names, or turn"
             " redirection off with --classes none"
         )
-    if labels.label_is_place:
-        _refuse_links(tree, groups)
+    apart = symlink_apart(tree, groups.members) if labels.label_is_place else None
+    if apart is not None:
+        link, target = (show(tree.path(entry)) for entry in apart)
+        raise ClassesError(
+            f"{link} is a symlink to {target}, whose class is another directory; if there are no labels:"
+            f" --classes any; else: {TABLE}"
+        )
 
 
-def _refuse_links(tree: Tree, groups: Groups) -> None:
-    members = groups.members
-    at = np.flatnonzero(is_in(tree.inode[members], tree.link_inode))
-    found = {(int(tree.device[members[m]]), int(tree.inode[members[m]])): m for m in at.tolist()}
+def hard_links_apart(tree: Tree, files: NDArray[np.integer], label: NDArray[np.integer]) -> tuple[int, int] | None:
+    """Two of ``files`` (entries) that are one file under two labels; None if there are none. ``label`` has each one's
+    label."""
+    many = np.flatnonzero(tree.nlink[files] > 1)
+    entries, said = files[many], label[many]
+    order = np.lexsort((said, tree.inode[entries], tree.device[entries]))
+    entries, said = entries[order], said[order]
+    inode, device = tree.inode[entries], tree.device[entries]
+    clash = np.flatnonzero((inode[1:] == inode[:-1]) & (device[1:] == device[:-1]) & (said[1:] != said[:-1]))
+    return (int(entries[clash[0]]), int(entries[clash[0] + 1])) if len(clash) else None
+
+
+def symlink_apart(tree: Tree, files: NDArray[np.integer]) -> tuple[int, int] | None:
+    """A symlink to one of ``files`` (entries) in another directory, and that file; None if there is none."""
+    targets = files[is_in(tree.inode[files], tree.link_inode)].tolist()
+    if not targets:
+        return None
+    found = {(int(tree.device[entry]), int(tree.inode[entry])): entry for entry in targets}
     for link, device, inode in zip(
         tree.link_entry.tolist(), tree.link_device.tolist(), tree.link_inode.tolist(), strict=True
     ):
-        member = found.get((device, inode))
-        if member is not None and int(tree.parent[link]) != int(tree.parent[members[member]]):
-            raise ClassesError(
-                f"{show(tree.path(link))} is a symlink to {show(tree.path(int(members[member])))}, whose class is"
-                f" another directory; if there are no labels: --classes any; else: {TABLE}"
-            )
+        target = found.get((device, inode))
+        if target is not None and int(tree.parent[link]) != int(tree.parent[target]):
+            return link, target
+    return None
