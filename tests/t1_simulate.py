@@ -94,7 +94,7 @@ def test_the_slot_policy_rereads_chunks_and_prefetch_helps() -> None:
     three = measure("slot", DATASET, nodes=3)
     assert three.loads_per_chunk < one.loads_per_chunk
     assert three.remote_share == pytest.approx(2 / 3, rel=0.05)
-    assert three.remote_request_share < 0.1
+    assert three.messages_per_request < 0.1
 
 
 def test_the_pool_reads_each_chunk_about_once() -> None:
@@ -106,7 +106,14 @@ def test_the_pool_reads_each_chunk_about_once() -> None:
     # rest of a twentieth is exchanged on purpose.
     three = measure("pool", dataset, nodes=3)
     assert 0.04 < three.remote_share < 0.06
-    assert three.remote_request_share <= three.remote_share
+    assert three.messages_per_request <= three.remote_share
+
+
+def test_of_more_nodes_than_chunks_those_without_samples_ask_the_others() -> None:
+    row = measure("pool", Dataset(files=200, classes=4, chunk_size=64), nodes=32)
+    assert row.chunks < row.nodes
+    assert 0 < row.remote_share < 1
+    assert row.messages_per_request > 1
 
 
 @pytest.mark.parametrize("resident", [0.2, 0.5, 0.8])

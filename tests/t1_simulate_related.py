@@ -311,7 +311,7 @@ def test_redox_counts_as_the_policies_table() -> None:
             # Parts of a chunk that are far from each other are several reads.
             assert epoch.chunk_reads >= loads
             assert epoch.chunk_samples == round(counted.read_amplification_packed * 6_000)
-        assert epoch.messages == round(counted.remote_request_share * 6_000)
+        assert epoch.messages == round(counted.messages_per_request * 6_000)
         assert epoch.peak >= round(counted.resident_share * 6_000)
 
 

@@ -49,7 +49,7 @@ def _print(row: policies.Row) -> None:
         "waited for a load": f"{row.demand_load_share:.3%}",
         "read alone": f"{row.read_alone_share:.3%}",
         "from other nodes": f"{row.remote_share:.2%}",
-        "remote requests": f"{row.remote_request_share:.2%}",
+        "messages per open": f"{row.messages_per_request:.4f}",
     }
     table = Table()
     for heading in cells:

@@ -55,7 +55,7 @@ class Row:
     ``demand_load_share``     share of the requests that waited for a load of their own
     ``read_alone_share``      share of the requests whose sample was read although retained ones of its class were there
     ``remote_share``          share of the served samples that came from another node
-    ``remote_request_share``  share of the requests that took a message
+    ``messages_per_request``  messages to other nodes, of which a request may take several
     """
 
     policy: str
@@ -74,7 +74,7 @@ class Row:
     demand_load_share: float
     read_alone_share: float
     remote_share: float
-    remote_request_share: float
+    messages_per_request: float
 
 
 def slot_layout(dataset: Dataset) -> Layout:
@@ -188,5 +188,5 @@ def _row(
         demand_load_share=counts.demand_loads / counts.requests,
         read_alone_share=alone / counts.requests,
         remote_share=counts.remote_samples / counts.requests,
-        remote_request_share=counts.remote_requests / counts.requests,
+        messages_per_request=counts.remote_requests / counts.requests,
     )

@@ -41,7 +41,7 @@ class PoolCluster:
         sizes = np.ones(len(self._class_of), np.int64)
         own = self.part_of == node
         retained = retained_bytes_for(self._class_of[own], sizes[own], self._cells.chunk_size, self._capacity)
-        exchange = exchange_for(retained / int(own.sum())) if self._exchanged is None else self._exchanged
+        exchange = exchange_for(retained / max(1, int(own.sum()))) if self._exchanged is None else self._exchanged
         pool = PoolPolicy(
             self._cells.cells,
             self._class_of,
