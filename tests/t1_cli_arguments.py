@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redoxfs.cli import main
-from redoxfs.cli.arguments import VERBS, parse, parser, rendered
+from redoxfs.cli import mount as cli_mount
+from redoxfs.cli.arguments import VERBS, mount_parser, parse, parser, rendered
 from redoxfs.cli.exits import EXITS, code_of, line_of
 from redoxfs.cli.options.nodes import ClusterUpOptions
 from redoxfs.cli.program import run
+from redoxfs.launch.absolute import absolute
 from redoxfs.launch.daemon import default_fuse_threads
-from redoxfs.launch.deadline import look, read_file, run_in_child
+from redoxfs.launch.deadline import Look, look, read_file, run_in_child
 from redoxfs.launch.defaults import POLICIES, STORAGES
 from redoxfs.launch.errors import CommandError, MountpointError, ReportedError, UsageError
 from redoxfs.launch.fuse_options import parse_fuse_options
@@ -29,6 +31,7 @@ from redoxfs.launch.options import (
     SamplerSpec,
     SharingOptions,
 )
+from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.runtime_paths import control_path, open_log
 
 
@@ -501,3 +504,24 @@ def test_a_bare_command_lists_verbs_in_the_order_of_help(capsys: pytest.CaptureF
     action = next(each for each in parser()._actions if isinstance(each, argparse._SubParsersAction))
     assert run([]) == 2
     assert f"one of {', '.join(action.choices)} (" in capsys.readouterr().err
+
+
+def test_a_mount_is_asked_for_in_words_that_are_the_same_in_every_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = [each for each in mount_parser()._actions if each.option_strings and each.metavar in ("FILE", "DIR")]
+    given = [f"{each.option_strings[-1]}=a/../b" for each in files]
+    assert len(given) == 7
+    source = PathStatus("/data", Look(Path("/data"), 0, 0, True), None)
+    options = mount(" ".join(["/data", "mnt", "--classes=labels.csv", "--log-level=debug", *given]))
+    words = cli_mount._request(options, source, source)
+    expected = [f"{each.option_strings[-1]}={tmp_path / 'b'}" for each in files]
+    assert {*words} == {*expected, f"--classes={tmp_path / 'labels.csv'}", "--log-level=debug", "--", "/data"}
+    for classes in ("dir", "member:cls", "sampler"):
+        assert f"--classes={classes}" in rendered(absolute(mount(f"/data /mnt --classes {classes}")))
+
+
+def test_processes_that_log_to_different_files_ask_for_one_mount() -> None:
+    words = ["--log=/a", "--memory=1GiB", "--log-level=debug", "--slow-open=0", "--log-format=json", "--", "--log=x"]
+    assert cli_mount._of_mount(words) == ["--memory=1GiB", "--", "--log=x"]

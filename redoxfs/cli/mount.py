@@ -14,17 +14,17 @@ from typing import TextIO
 from redoxfs.cli.arguments import rendered
 from redoxfs.cli.exits import described, reported
 from redoxfs.cli.status import ALL_IN_MEMORY
+from redoxfs.launch.absolute import absolute
 from redoxfs.launch.background import Work, start
 from redoxfs.launch.control_files import WRONG, read_control_at
 from redoxfs.launch.daemon import LiveMountError, Prepared, job_of, prepare, work_of
-from redoxfs.launch.defaults import DEFAULT_SLOW_OPEN_S
 from redoxfs.launch.errors import DaemonError
 from redoxfs.launch.forks import forked
 from redoxfs.launch.fuse_options import parse_fuse_options
 from redoxfs.launch.keeper import Ends
 from redoxfs.launch.logs import log_to
 from redoxfs.launch.notify import notify, when_readable
-from redoxfs.launch.options import DatasetOptions, MountOptions
+from redoxfs.launch.options import MountOptions
 from redoxfs.launch.path_status import CONTROL_FOLDER, PathStatus
 from redoxfs.launch.runtime_paths import open_log
 from redoxfs.launch.say import say, say_by
@@ -35,6 +35,9 @@ from redoxfs.linux.pids import sees_all_pids
 
 # Slurm numbers the steps that srun does not start, such as an interactive shell, from here (slurm.h).
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
+
+_OF_LOG = ("--log", "--log-format", "--log-level", "--slow-open")
+"""What a mount logs, and where: one mount serves processes that ask for different logs."""
 
 
 def run(options: MountOptions) -> int:
@@ -59,11 +62,11 @@ def _share(live: LiveMountError, options: MountOptions) -> int:
     source, target = live.source, live.target
     try:
         stats = json.loads(read_control_at(target.path, "stats.json", options.timeout_s))
-        there = [str(word) for word in stats["request"]["words"]]
+        there = _of_mount([str(word) for word in stats["request"]["words"]])
         answered_at_s = float(stats["request"]["answered_at_boottime_s"])
     except (OSError, *WRONG):
         raise live from None
-    here = _request(options, source, target)
+    here = _of_mount(_request(options, source, target))
     if there != here:
         words = [[word for word in some if word not in others] for some, others in ((there, here), (here, there))]
         has, asked = (" ".join(each) or "none" for each in words)
@@ -77,28 +80,25 @@ def _share(live: LiveMountError, options: MountOptions) -> int:
 
 
 def _request(options: MountOptions, source: PathStatus, target: PathStatus) -> list[str]:
-    """What is asked for, in words that are the same for equal mounts, whatever the process that asks does itself."""
+    """What is asked for, in words that make an equal mount from any directory (`_OF_LOG` may differ)."""
     fuse = parse_fuse_options(options.fuse_options)
     return rendered(
         replace(
-            options,
+            absolute(options),
             source=source.name,
             mountpoint=str(target.path),
-            dataset=_absolute(options.dataset),
             job=job_of(options),
             fuse_options=tuple(sorted(fuse.options)),
             foreground=False,
             keeper=False if options.keeper is False else None,
-            log=None,
-            log_format="text",
-            log_level="info",
-            slow_open_s=DEFAULT_SLOW_OPEN_S,
         )
     )
 
 
-def _absolute(dataset: DatasetOptions) -> DatasetOptions:
-    return dataset if dataset.catalog is None else replace(dataset, catalog=os.path.abspath(dataset.catalog))
+def _of_mount(words: list[str]) -> list[str]:
+    """Without what each process that asks for a mount decides for itself. They are the same for equal mounts."""
+    options, paths = words[: words.index("--")], words[words.index("--") :]
+    return [word for word in options if word.partition("=")[0] not in _OF_LOG] + paths
 
 
 def _serve_here(prepared: Prepared, work: Work) -> None:
