@@ -14,6 +14,7 @@ import pytest
 
 from redoxfs.cli.arguments import parse
 from redoxfs.doctor.histories import verdict_of, waits_in
+from redoxfs.doctor.mount import Watched, check_mount
 from redoxfs.doctor.result import Level, Result
 from redoxfs.doctor.verdict import judge
 from redoxfs.telemetry.history import read
@@ -161,6 +162,32 @@ def test_a_mount_that_was_asked_to_redirect_nothing_says_so() -> None:
     assert judged(value).command == "mount again, without --classes none"
     value["stats"]["request"]["words"] = ["--fd-socket=/s", "--", "/data"]
     assert judged(value).command == "pack the dataset again, without --classes none"
+
+
+@pytest.mark.parametrize(
+    ("name", "then"),
+    [
+        ("nothing_table", "mount again, without --catalog, with the options that it names and --classes sampler"),
+        ("sampler_shuffle", "mount again, without --catalog, with the options that it names"),
+        ("iops_hdd", "redoxfs pack /situation/data /situation/data-packed, with the options that it names"),
+        ("memory_open_files", None),
+    ],
+)
+def test_options_of_a_catalog_are_shown_before_they_are_changed(name: str, then: str | None) -> None:
+    """A mount with a catalog refuses others, and would do so after the mount had ended."""
+    value = value_of(name)
+    words = [word for word in value["stats"]["request"]["words"] if not word.startswith("--classes=")]
+    value["stats"]["request"]["words"] = ["--catalog=/a b.catalog", *words]
+    command = judged(value).command or ""
+    if then is None:
+        # Memory is no option of the dataset.
+        assert command.startswith("redoxfs umount /situation/mnt && redoxfs mount '--catalog=/a b.catalog' --memory=")
+    else:
+        assert command == f"redoxfs catalog show '/a b.catalog'; {then}"
+    changed = {**value["stats"], "changed": 1}
+    (line,) = [each for each in check_mount(Watched(changed, changed, 1.0)) if each.name == "changed files"]
+    assert "--rescan" not in (line.command or "")
+    assert "redoxfs catalog export" in (line.command or "")
 
 
 def test_of_nodes_that_are_equally_slow_none_is_blamed() -> None:

@@ -1,6 +1,8 @@
 """Commands that a verdict names: the mount once more, or its source packed, with the options that it was given.
 
-They are made from what stats.json says of the mount, and can be run as they are printed.
+They are made from what stats.json says of the mount, and can be run as they are printed. The options that are in a file
+of `--catalog` are not in stats.json, and a mount beside that file takes no others. So where they matter, the command
+shows them, and words say what to do with them. It leaves the mount as it is.
 """
 
 import shlex
@@ -18,6 +20,11 @@ def mount_again(stats: Mapping[str, Any], **changes: str | None) -> str | None:
     if asked is None:
         return None
     options, paths = asked
+    file = catalog_of(stats)
+    if file is not None and not {f"--{name}" for name in changes}.isdisjoint(_OF_DATASET):
+        change = " ".join(f"--{name} {value}" for name, value in changes.items() if value is not None)
+        and_change = f" and {change}" if change else ""
+        return f"{_shown(file)}; mount again, without --catalog, with the options that it names{and_change}"
     for name, value in changes.items():
         option = f"--{name.replace('_', '-')}"
         options = [word for word in options if not word.startswith(f"{option}=")]
@@ -34,7 +41,8 @@ def pack(stats: Mapping[str, Any]) -> str | None:
     options = [word for word in asked[0] if word.partition("=")[0] in _OF_DATASET]
     words = ["redoxfs", "pack", *options, *_paths([source, f"{str(source).rstrip('/')}-packed"])]
     before = f"redoxfs umount {_where(stats)} && " if source == stats.get("mountpoint") else ""
-    return before + shlex.join(words)
+    command, file = before + shlex.join(words), catalog_of(stats)
+    return command if file is None else f"{_shown(file)}; {command}, with the options that it names"
 
 
 def without(stats: Mapping[str, Any], option: str) -> str:
@@ -42,7 +50,7 @@ def without(stats: Mapping[str, Any], option: str) -> str:
     of the files that the mount shows. In words if only the mountpoint's owner can, or nothing can be written there.
     """
     value = f"{option} {stats.get('classes_mode')}"
-    if was_given(stats, option):
+    if was_given(stats, option) or catalog_of(stats) is not None:
         return mount_again(stats, **{option[2:]: None}) or f"mount again, without {value}"
     source = str(stats.get("source"))
     if _asked(stats) is None or source.startswith("http"):
@@ -55,6 +63,25 @@ def was_given(stats: Mapping[str, Any], option: str) -> bool:
     """Whether the mount was asked for with ``option``."""
     words = (stats.get("request") or {}).get("words") or []
     return any(str(word).partition("=")[0] == option for word in words)
+
+
+def scan_again(stats: Mapping[str, Any], where: str) -> str:
+    """How the mount at ``where`` comes to know files that have changed."""
+    file = catalog_of(stats)
+    if file is None:
+        return f"redoxfs umount {where} && redoxfs mount --rescan …"
+    return f"{_shown(file)}; redoxfs catalog export with the options that it names, and mount again"
+
+
+def catalog_of(stats: Mapping[str, Any]) -> str | None:
+    """The file that replaced the scan; None if SOURCE was scanned."""
+    words = [str(word) for word in (stats.get("request") or {}).get("words") or []]
+    options = words[: words.index("--")] if "--" in words else words
+    return next((word.partition("=")[2] for word in options if word.startswith("--catalog=")), None)
+
+
+def _shown(catalog: str) -> str:
+    return shlex.join(["redoxfs", "catalog", "show", *_paths([catalog])])
 
 
 def _where(stats: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from redoxfs.doctor import again
 from redoxfs.doctor.result import Result, ok, problem, warning
 from redoxfs.doctor.verdict import MUCH_WAITING
 from redoxfs.launch.control import send_control
@@ -127,8 +128,8 @@ def _errors(stats: Mapping[str, Any], where: str) -> Result:
 def _changed(stats: Mapping[str, Any], where: str) -> Result:
     changed = stats.get("changed", 0)
     if changed:
-        command = f"redoxfs umount {where} && redoxfs mount --rescan …"
-        return warning("changed files", f"{counted(changed, 'file')} differ from the scan", command)
+        found = f"{counted(changed, 'file')} differ from the scan"
+        return warning("changed files", found, again.scan_again(stats, where))
     return ok("changed files", "none has changed since the scan")
 
 
