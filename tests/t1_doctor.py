@@ -38,13 +38,19 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 
-def a_probe(rates: dict[int, float], *, mean_bytes: int = 100_000, long_bytes_per_s: float | None = None) -> Probe:
+def a_probe(
+    rates: dict[int, float],
+    *,
+    mean_bytes: int = 100_000,
+    long_bytes_per_s: float | None = None,
+    is_packed: bool = False,
+) -> Probe:
     """A probe that lasted a second at each depth."""
     rounds = [
         Round(depth, int(rate), int(rate) * mean_bytes, 1.0, depth / rate, 2 * depth / rate, 0, None)
         for depth, rate in rates.items()
     ]
-    return Probe(files=1000, rounds=tuple(rounds), long_bytes_per_s=long_bytes_per_s)
+    return Probe(files=1000, rounds=tuple(rounds), long_bytes_per_s=long_bytes_per_s, is_packed=is_packed)
 
 
 def facts(**changes: object) -> Facts:
@@ -389,6 +395,41 @@ def test_a_dataset_without_redirection_is_not_to_be_packed() -> None:
     verdict = advised["verdict"]
     assert verdict.found == f"as it is, redoxfs would redirect nothing and gain nothing, because {line[17:]}"
     assert verdict.command == "redoxfs pack --classes dir '/my data' '/my data-packed'"
+
+
+@pytest.mark.parametrize("redirects", [True, False])
+def test_archives_are_served_as_they_are_and_never_packed(redirects: bool) -> None:
+    line = "redirecting" if redirects else "not redirecting: nothing shows that a and b are classes"
+    samples = 1_000_000 if redirects else 0
+    tars = facts(samples=samples, line=line, shards=100, is_archive=True)
+    advised = named(advise(Path("/my tars"), tars, a_probe({1: 450, 8: 500}, is_packed=True), 50 * GIB))
+    verdict = advised["verdict"]
+    options = "" if redirects else "--classes sampler "
+    assert verdict.command == f"redoxfs mount {options}'/my tars' MOUNTPOINT"
+    assert verdict.found.startswith("ready: redoxfs reads these archives" if redirects else "as they are, ")
+    assert ("--classes member:cls" in verdict.found) is not redirects
+    assert "pack" not in verdict.found
+    assert "from these archives" in advised["estimate"].found
+    assert all("redoxfs pack" not in (each.command or "") for each in advised.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "command"),
+    [
+        ({}, "redoxfs pack --chunk-size 12 /data /data-packed"),
+        ({"shards": 9}, "redoxfs mount --chunk-size 10 /data"),
+        ({"shards": 9, "is_archive": True}, "redoxfs mount --chunk-size 10 /data MOUNTPOINT"),
+        ({"shards": 9, "chunk_size": 1}, None),
+    ],
+)
+def test_smaller_chunks_come_from_a_command_that_takes_such_a_source(
+    changes: dict[str, object], command: str | None
+) -> None:
+    """`pack` refuses what is packed, and `mount` a size that does not divide its chunks."""
+    large = facts(**({"chunk_size": 100, "least_memory": 2 * GIB} | changes))
+    found = named(advise(Path("/data"), large, None, GIB))
+    assert found["verdict"].command == command
+    assert (found["memory needed"].command or "").endswith(command or "give it more memory")
 
 
 @pytest.mark.parametrize(

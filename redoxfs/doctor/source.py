@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from redoxfs.chunks import UNKNOWN_SPEED
+from redoxfs.chunks import UNKNOWN_SPEED, divisors
 from redoxfs.doctor.estimate import DAEMON_FILES_PER_S, DEFAULT_CHUNK, READERS, WORTH, Estimate, chunk_size
 from redoxfs.doctor.estimate import estimate as estimated
 from redoxfs.doctor.result import Level, Result, advice, ok, problem, warning
@@ -105,7 +105,7 @@ def _facts(source: PathStatus, timeout_s: float) -> dict[str, Any]:
         "total_bytes": int(catalog.sample_bytes.sum()),
         "file_bytes": int(catalog.tree.size[regular].sum()),
         "shards": 0 if dataset.index is None else len(dataset.index.positions.shard_names),
-        "is_archive": source.archives is not None,
+        "is_archive": dataset.kind == "archives",
         "chunk_size": dataset.chunk_size,
         "least_memory": pool_memory_for(catalog, dataset.cells, 0.0),
         "tenth_memory": pool_memory_for(catalog, dataset.cells, _TEN_PERCENT),
@@ -124,7 +124,7 @@ def advise(source: Path, facts: Facts, probe: Probe | None, available: int | Non
     guess = None if probe is None else estimated(probe, facts.files, facts.file_bytes)
     found = [_verdict(source, facts, probe, guess, left), _redirection(source, facts)]
     if probe is not None and guess is not None:
-        found += [_estimate(guess), _packing(source, facts, guess, chunk_size(probe, _mean(facts)), left)]
+        found += [_estimate(guess, facts), _packing(source, facts, guess, chunk_size(probe, _mean(facts)), left)]
     if facts.redirects:
         memory = _memory(source, facts, left)
         # Nothing is to be mounted where redoxfs does not help.
@@ -152,12 +152,13 @@ def _verdict(source: Path, facts: Facts, probe: Probe | None, guess: Estimate | 
             f"memory is too small: {format_needed(facts.least_memory)} are needed at least, and "
             f"{format_bytes(available)} can be taken"
         )
-        smaller = f"redoxfs pack --chunk-size {max(1, facts.chunk_size // 8)} {where} {_beside(source)}"
-        return problem(NAME, found, smaller if facts.chunk_size > 1 else None, cause="memory")
+        return problem(NAME, found, _smaller_chunks(source, facts), cause="memory")
     if probe is None or guess is None:
         return ok(NAME, "cannot say, because the storage was not measured", **values)
     if facts.shards:
         how = f"an epoch takes about {_about(guess.packed)} through redoxfs, beside the training"
+        if facts.is_archive:
+            return _verdict_of_archives(where, facts, how)
         if not facts.redirects:
             why = facts.line.removeprefix("not redirecting: ")
             found = f"this copy redirects nothing, so it gains nothing, because {why}"
@@ -193,6 +194,31 @@ def _verdict(source: Path, facts: Facts, probe: Probe | None, guess: Estimate | 
         f"redoxfs pack {_chunk_option(facts, probe)}{where} {_beside(source)}" if packs else f"redoxfs mount {where}"
     )
     return advice(NAME, f"{_words_of_cause(probe)}: {what}{cached}", command, **values)
+
+
+def _verdict_of_archives(where: str, facts: Facts, how: str) -> Result:
+    """``how`` long an epoch takes. Options of the mount decide what is redirected, for nothing was packed."""
+    if facts.redirects:
+        found = f"ready: redoxfs reads these archives as they are, and {how}"
+        return advice(NAME, found, f"redoxfs mount {where} MOUNTPOINT", cause="packed")
+    found = (
+        "as they are, redoxfs would redirect nothing in these archives and gain nothing, because "
+        f"{facts.line.removeprefix('not redirecting: ')}; if each sample has its label in a member of its own, such as "
+        "KEY.cls: --classes member:cls"
+    )
+    return warning(NAME, found, f"redoxfs mount {_fitting(facts.line)} {where} MOUNTPOINT", cause="not redirected")
+
+
+def _smaller_chunks(source: Path, facts: Facts) -> str | None:
+    """The command with which less memory is enough; None if none is."""
+    where, size = shlex.quote(os.fspath(source)), max(1, facts.chunk_size // 8)
+    if facts.chunk_size == 1:
+        return None
+    if not facts.shards:
+        return f"redoxfs pack --chunk-size {size} {where} {_beside(source)}"
+    # `mount` splits the chunks of shards, but only into equal parts.
+    size = max(each for each in divisors(facts.chunk_size) if each <= size)
+    return f"redoxfs mount --chunk-size {size} {where}{' MOUNTPOINT' if facts.is_archive else ''}"
 
 
 def _cause(probe: Probe) -> str:
@@ -250,7 +276,9 @@ def _redirection(source: Path, facts: Facts) -> Result:
         why = f" ({facts.evidence[0]})" if facts.evidence else ""
         what = f"{facts.samples:,} of {counted(facts.files, 'file')} in {counted(facts.classes, 'class', 'classes')}"
         return ok("redirection", f"possible for {what}{why}", **values)
-    return warning("redirection", facts.line, f"redoxfs inspect {_fitting(facts.line)} {where}", **values)
+    is_packed = facts.shards and not facts.is_archive
+    command = None if is_packed else f"redoxfs inspect {_fitting(facts.line)} {where}"
+    return warning("redirection", facts.line, command, **values)
 
 
 def _about(seconds: float) -> str:
@@ -258,9 +286,10 @@ def _about(seconds: float) -> str:
     return format_time(seconds, digits=2)
 
 
-def _estimate(guess: Estimate) -> Result:
+def _estimate(guess: Estimate, facts: Facts) -> Result:
     what = f"an epoch of {counted(guess.files, 'file')}, {format_bytes(guess.bytes)}, takes about"
-    ways = [f"{_about(guess.packed)} through redoxfs {'packed' if guess.directory else 'from this packed copy'}"]
+    shards = "from these archives" if facts.is_archive else "from this packed copy"
+    ways = [f"{_about(guess.packed)} through redoxfs {'packed' if guess.directory else shards}"]
     if guess.plain_one and guess.plain_eight and guess.directory:
         ways = [
             f"{_about(guess.plain_one)} as plain files with 1 worker",
@@ -337,14 +366,15 @@ def _packing(source: Path, facts: Facts, guess: Estimate, chunk: int, available:
 
 
 def _memory(source: Path, facts: Facts, available: int) -> Result:
-    where = shlex.quote(os.fspath(source))
+    where = f"{shlex.quote(os.fspath(source))}{' MOUNTPOINT' if facts.is_archive else ''}"
     values = {"least": facts.least_memory, "tenth": facts.tenth_memory, "available": available}
     default = default_memory(available)
     if facts.least_memory > available:
+        smaller = _smaller_chunks(source, facts)
         return problem(
             "memory needed",
             f"{format_needed(facts.least_memory)} at least, and {format_bytes(available)} can be taken",
-            "give it more memory, or smaller chunks: redoxfs pack --chunk-size",
+            f"give it more memory{'' if smaller is None else f', or smaller chunks: {smaller}'}",
             **values,
         )
     if facts.least_memory > default:
