@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 import trio
 from scrapes import told
 from shuffle_quality import entropies, quality
+from trio.testing import MockClock
 
 from redoxfs.dataset import build_catalog, read_tree
+from redoxfs.doctor.period import still_s
 from redoxfs.fs.recorder import Recorder
 from redoxfs.native import Histogram
 from redoxfs.telemetry import METRICS, Kind, Outcome
@@ -220,6 +223,37 @@ def test_a_history_of_other_columns_is_not_continued(monkeypatch: pytest.MonkeyP
         assert not History(memory).continues
 
 
+def waiting(opens: int, waiting: int) -> dict[str, Any]:
+    return stats(opens) | {"waiting_opens": waiting, "waiting_reads": 0}
+
+
+def test_progress_is_known_also_where_points_are_far_apart() -> None:
+    """A hang begins between two points, and later, after hours in which nobody opened a file."""
+    history = History()
+    history.add(waiting(0, 0), 0.0)
+    history.add(waiting(1000, 3), 1000.0)
+    for second in range(1001, 1010):
+        history.take_in(waiting(1000 + min(second - 1000, 3), 3), float(second))
+    found = reread(history, 1010.0)
+    assert (found.progress_s, still_s(found)) == (1003.0, 7.0)
+    assert still_s(found._replace(progress_s=None)) == 0, "points do not show it"
+    history.take_in(waiting(1003, 0), 9000.0)
+    history.take_in(waiting(1003, 1), 9001.0)
+    assert still_s(reread(history, 9002.0)) == 2.0
+
+
+def test_a_history_of_before_progress_was_noted_is_read() -> None:
+    history = History()
+    history.add(stats(0), 0.0)
+    value = written(history, 1.0, {"pid": 1})
+    assert value.pop("progress_s") == 0
+    assert read(value).progress_s is None
+    others: tuple[Any, ...] = ("x", [], math.inf)
+    for other in others:
+        with pytest.raises(UnreadableError, match="damaged"):
+            read({**value, "progress_s": other})
+
+
 def test_laps_are_bounded_and_lose_no_open() -> None:
     history = History()
     history.add(stats(0), 0.0)
@@ -361,6 +395,36 @@ def test_places_take_little_memory_with_many_samples() -> None:
     assert laps.memory_bytes < 200_000
 
 
+def a_node(note_served: Callable[[Callable[[int], None]], None]) -> Any:
+    plan = SimpleNamespace(about={}, nodes=1, policy=SimpleNamespace(chunk_of=lambda sample: sample))
+    return SimpleNamespace(given=0, plan=plan, opens_of_files=[], note_served=note_served, note_asked=lambda _: None)
+
+
+def test_a_recorder_looks_for_progress_each_second_also_when_points_are_rare(tmp_path: Path) -> None:
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        catalog = build_catalog(read_tree(fd), classes="dir")
+    finally:
+        os.close(fd)
+    looks: list[float] = []
+
+    def noted() -> dict[str, Any]:
+        looks.append(trio.current_time())
+        return stats(len(looks))
+
+    recorder = Recorder(a_node(lambda _: None), catalog, noted)
+
+    async def main() -> None:
+        recorder.start()
+        recorder._history.interval_s = 64.0
+        with trio.move_on_after(64.5):
+            await recorder.run()
+        assert len(recorder._history) == 2
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert max(np.diff(looks)) == pytest.approx(1.0)
+
+
 def test_a_lap_counts_nothing_of_the_split_that_is_read_next(tmp_path: Path) -> None:
     """However soon the next laps end: a training script with a short epoch and a short validation."""
     sizes = {"train": 600, "val": 300}
@@ -375,14 +439,7 @@ def test_a_lap_counts_nothing_of_the_split_that_is_read_next(tmp_path: Path) -> 
     finally:
         os.close(fd)
     served = SimpleNamespace(append=None)
-    plan = SimpleNamespace(about={}, nodes=1, policy=SimpleNamespace(chunk_of=lambda sample: sample))
-    node: Any = SimpleNamespace(
-        given=0,
-        plan=plan,
-        opens_of_files=[],
-        note_served=lambda each: setattr(served, "append", each),
-        note_asked=lambda _: None,
-    )
+    node = a_node(lambda each: setattr(served, "append", each))
     recorder = Recorder(node, catalog, lambda: stats(node.given))
     recorder.start()
     tree_of = catalog.tree_of_class[catalog.class_of]

@@ -66,9 +66,12 @@ def period_of(history: Read) -> Period | None:
 
 
 def still_s(history: Read) -> float:
-    """For how long no open was answered and no byte was read, at the end of the history."""
+    """For how long no open was answered and no byte was read while programs waited, at the end of the history."""
     points = history.points
     last = points[-1]
+    if history.progress_s is not None:
+        return max(0.0, last.time_s - history.progress_s)
+    # Of an earlier version: to within an interval, and also while no program waited.
     for before, after in reversed([*pairwise(points)]):
         if _answered(growth(before, after)):
             return float(last.time_s - after.time_s)

@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 Int32 = npt.NDArray[np.int32]
 
+WATCH_S = 1.0
+"""Between two looks for progress. A look takes less than a millisecond."""
+
 LATE_S = 2.0
 """A snapshot that is older is not of the moment when a lap began."""
 
@@ -84,10 +87,13 @@ class Recorder:
         self._history.add(self._stats())
 
     async def run(self) -> None:
-        """Add a point at each interval, until cancelled."""
+        """Add a point at each interval, and look for progress each second, until cancelled."""
         due = trio.current_time()
         while True:
             due = max(due + self._history.interval_s, trio.current_time())
+            while due - trio.current_time() > WATCH_S:
+                await trio.sleep(WATCH_S)
+                self._history.take_in(self._stats())
             await trio.sleep_until(due)
             self.add()
 

@@ -7,8 +7,11 @@ points doubles. Counters are sums since the mount began, so nothing is lost but 
 *Laps* have one record for each lap of a tree: what the counters and histograms grew by, and how well the lap was
 shuffled. When their number reaches the bound, the older half is merged in pairs.
 
-All of it lies in one block of memory. If a keeper holds that block, the next daemon continues: sums go on, and what
-happened between the last point and the death of a daemon is in none.
+*Progress* is the last moment at which something came, or no program waited. Points may be minutes apart, and do not say
+it.
+
+All of it but progress lies in one block of memory. If a keeper holds that block, the next daemon continues: sums go on,
+and what happened between the last point and the death of a daemon is in none.
 """
 
 import json
@@ -167,6 +170,15 @@ def _number(value: float) -> float | int | None:
 
 
 @cache
+def _answers() -> npt.NDArray[np.bool_]:
+    """The columns that grow when an open is answered or bytes are read."""
+    return np.array([each.place == ("bytes_read",) or (each.place[0], each.part) == _OPENS for each in columns()])
+
+
+_OPENS = ("open_seconds", "count")
+
+
+@cache
 def _grows() -> npt.NDArray[np.bool_]:
     return np.array([column.grows for column in columns()])
 
@@ -227,6 +239,7 @@ class History:
         self._sums: Row = sums[0]
         self._now: Row | None = None
         self.taken_s = 0.0
+        self._progress_s = math.nan
         self._count: int
         self._lap_count: int
         magic, names, whole, self._count, self._lap_count, *times = _HEAD.unpack_from(block)
@@ -255,11 +268,13 @@ class History:
 
     # Points
 
-    def take_in(self, stats: Mapping[str, Any]) -> None:
-        """Bring the sums up to date with a snapshot. The first of a daemon comes before its first request."""
+    def take_in(self, stats: Mapping[str, Any], now_s: float | None = None) -> None:
+        """Bring the sums up to date with a snapshot of now. The first of a daemon comes before its first request."""
         self._follow_clock()
+        now_s = time.time() if now_s is None else now_s
         row, grows = row_of(stats), _grows()
         if self._now is None:
+            self._progress_s = now_s
             if not self.continues:
                 self._sums[:] = row
             else:
@@ -269,6 +284,8 @@ class History:
             growth = row - self._now
             # Some counters of several nodes begin again with a view.
             growth = np.where(growth < 0, row, growth)
+            if (growth[_answers()] > 0).any() or (stats.get("waiting_opens"), stats.get("waiting_reads")) == (0, 0):
+                self._progress_s = now_s
             former = np.nan_to_num(self._sums)
             self._sums[:] = np.where(grows, np.where(np.isnan(row), self._sums, former + np.nan_to_num(growth)), row)
         self._now = row
@@ -287,13 +304,14 @@ class History:
             self._laps[: self._lap_count, began : began + 2] += step_s
             self._begun[:, 0] += step_s
             self.began_s += step_s
+            self._progress_s += step_s
         self._ahead_s = ahead_s
         self._write()
 
     def add(self, stats: Mapping[str, Any], now_s: float | None = None) -> None:
         """Add a point: a snapshot of now, in seconds since the Unix epoch."""
-        self.take_in(stats)
         now_s = time.time() if now_s is None else now_s
+        self.take_in(stats, now_s)
         if not self._count:
             self.began_s = now_s
         elif now_s <= self._points[self._count - 1, 0]:
@@ -382,6 +400,7 @@ class History:
             self._laps[: self._lap_count].copy(),
             self.interval_s,
             self.began_s,
+            self._progress_s,
         )
 
 
@@ -413,10 +432,17 @@ class Snapshot(NamedTuple):
     laps: Rows
     interval_s: float
     began_s: float
+    progress_s: float
 
     def pieces(self, stats: Mapping[str, Any], trees: Sequence[str], pause: float | None = 0.0) -> Iterator[str]:
         """The text of history.json, in pieces. ``stats`` is of now, ``trees`` are the names of the trees."""
-        about = {"format": FORMAT, "interval_s": self.interval_s, "began_s": self.began_s}
+        progress_s = None if math.isnan(self.progress_s) else round(self.progress_s, 3)
+        about = {
+            "format": FORMAT,
+            "interval_s": self.interval_s,
+            "began_s": self.began_s,
+            "progress_s": progress_s,
+        }
         yield json.dumps(about)[:-1] + ', "stats": ' + json.dumps(dict(stats)) + ', "points": {"time": '
         yield json.dumps(self.points[:, 0].round(3).tolist())
         yield from _written(self.points[:, 1:], pause)
@@ -478,12 +504,13 @@ class Lap(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A history.json."""
+    """A history.json. ``progress_s`` is None in that of an earlier version."""
 
     stats: dict[str, Any]
     interval_s: float
     points: tuple[Point, ...]
     laps: tuple[Lap, ...]
+    progress_s: float | None = None
 
 
 def growth(one: Point, two: Point) -> dict[str, Any]:
@@ -527,7 +554,10 @@ def read(value: Mapping[str, Any]) -> Read:
             )
             for tree, of, each in zip(trees, about, grown, strict=True)
         )
-        return Read(dict(value["stats"]), float(value["interval_s"]), of_points, of_laps)
+        progress_s = value.get("progress_s")
+        if progress_s is not None and not math.isfinite(progress_s):
+            raise ValueError("a time is no number")
+        return Read(dict(value["stats"]), float(value["interval_s"]), of_points, of_laps, progress_s)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UnreadableError(f"it is damaged: {type(error).__name__}: {error}") from None
 
