@@ -17,6 +17,8 @@ from redoxfs.doctor.histories import verdict_of, waits_in
 from redoxfs.doctor.mount import Watched, check_mount
 from redoxfs.doctor.result import Level, Result
 from redoxfs.doctor.verdict import judge
+from redoxfs.launch.options import MountOptions
+from redoxfs.launch.sizes import parse_size
 from redoxfs.telemetry.history import read
 
 RECORDED = Path(__file__).parent / "verdicts"
@@ -188,6 +190,36 @@ def test_options_of_a_catalog_are_shown_before_they_are_changed(name: str, then:
     (line,) = [each for each in check_mount(Watched(changed, changed, 1.0)) if each.name == "changed files"]
     assert "--rescan" not in (line.command or "")
     assert "redoxfs catalog export" in (line.command or "")
+
+
+@pytest.mark.parametrize("name", ["memory_packed", "memory_open_files"])
+def test_no_more_memory_is_advised_than_holds_all_samples_or_is_there(name: str) -> None:
+    value = value_of(name)
+    stats, grown = value["stats"], value["laps"]["values"]
+    all_bytes = sum(grown["bytes_read"]) / sum(grown["samples_loaded"]) * stats["samples"] * 4 / 3
+
+    def advised(limit: float, free_bytes: int | None = None) -> str:
+        stats["memory_limit_bytes"] = int(limit)
+        for values in (value["points"]["values"], grown):
+            values["samples_reread"] = values["opens"]
+        found = judge(read(value), free_bytes)
+        assert found.values["cause"] == "memory"
+        return found.command or ""
+
+    used = stats["memory_used_bytes"]
+    for limit, free_bytes, expected in (
+        (all_bytes / 4, None, all_bytes / 2),
+        (all_bytes / 4, 1 << 50, all_bytes / 2),
+        (all_bytes / 4, int(all_bytes * 0.8), used + all_bytes * 0.4),
+        (all_bytes * 0.75, None, all_bytes),
+    ):
+        command = advised(limit, free_bytes)
+        made = parse(shlex.split(command.partition(" && ")[2])[1:]).options
+        assert isinstance(made, MountOptions)
+        assert made.memory.memory_size is not None
+        assert parse_size(made.memory.memory_size, 0) == pytest.approx(expected, rel=0.01)
+    fewer = "keep fewer files open at the same time, or mount with a smaller --chunk-size"
+    assert advised(all_bytes * 1.01) == advised(all_bytes / 4, 1000) == fewer
 
 
 def test_of_nodes_that_are_equally_slow_none_is_blamed() -> None:

@@ -17,6 +17,7 @@ from redoxfs.doctor.verdict import NAME, judge
 from redoxfs.launch.control import send_control
 from redoxfs.launch.control_files import WRONG, plain_stats, read_control_at
 from redoxfs.launch.errors import CommandError
+from redoxfs.launch.memory import available_memory
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.linux.mount_table import mount_of, read_mounts
 from redoxfs.telemetry.history import Read, read
@@ -53,11 +54,18 @@ def received_history_text(socket: Path, timeout_s: float) -> bytes:
 
 
 def verdict_of(text: bytes) -> Result:
-    """The verdict about the mount that wrote a history.json."""
+    """The verdict about a mount of this machine, which wrote a history.json."""
     try:
-        return judge(understood(text))
+        return judge(understood(text), _free_bytes())
     except WRONG as error:
         return ok(NAME, f"cannot say, because its history is not understood: {type(error).__name__}", cause="unknown")
+
+
+def _free_bytes() -> int | None:
+    try:
+        return available_memory()
+    except (OSError, CommandError, ValueError):
+        return None
 
 
 def verdict_at(path: Path, timeout_s: float) -> Result:

@@ -1,8 +1,9 @@
 """Does this mount help, is it right, what now: one line about a live mount, from its history.
 
 `judge` is the only place that decides. `doctor`, `status` and `report` print what it says, so that they agree. It is a
-function of history.json alone, without I/O and clock. A verdict names the cause, and a command that mends it when it is
-run as printed. If a mount is as it should be, it says so without a warning; if that cannot be told, it says why not.
+function of history.json, and of the memory that is free where the mount is, without I/O and clock. A verdict names the
+cause, and a command that mends it when it is run as printed. If a mount is as it should be, it says so without a
+warning; if that cannot be told, it says why not.
 
 The checks are tried in order, and the first that finds something decides: a mount whose storage hangs has no other
 trouble that matters.
@@ -11,6 +12,7 @@ trouble that matters.
 import re
 import shlex
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from redoxfs.doctor import again
@@ -51,12 +53,18 @@ FAST_READ_S = 300e-6
 SLOW_PEER = 3.0
 """A node whose answers take so many times as long as those of the others, or more, lags."""
 
+_FEWER = "keep fewer files open at the same time, or mount with a smaller --chunk-size"
+"""Where more memory would not help, or is not there: open files and chunks that are read share it."""
+
 _OFFERED_DIR = re.compile(r"if the directory is the label[^:;]*: --classes dir")
 _OFFERED_STEM = re.compile(r"--groups stem --classes dir")
 
 
-def judge(history: Read) -> Result:
-    """The verdict. Raises what damaged statistics raise (`redoxfs.launch.control_files.WRONG`)."""
+def judge(history: Read, free_bytes: int | None = None) -> Result:
+    """The verdict. Raises what damaged statistics raise (`redoxfs.launch.control_files.WRONG`).
+
+    ``free_bytes``: the memory that can be taken on the machine of the mount; None: that is not known.
+    """
     stats = history.stats
     found = _hangs(history) or _redirects_nothing(stats)
     if found is not None:
@@ -64,7 +72,8 @@ def judge(history: Read) -> Result:
     period = period_of(history)
     if period is None:
         return ok(NAME, "cannot say, because no program has opened a file here yet", cause="unused")
-    for check in (_fails, _without_sampler, _small_memory, _waits_for_node, _slow_storage, _fast_storage):
+    small_memory = partial(_small_memory, free_bytes=free_bytes)
+    for check in (_fails, _without_sampler, small_memory, _waits_for_node, _slow_storage, _fast_storage):
         found = check(stats, period)
         if found is not None:
             return found
@@ -145,7 +154,7 @@ def _without_sampler(stats: Mapping[str, Any], period: Period) -> Result | None:
     )
 
 
-def _small_memory(stats: Mapping[str, Any], period: Period) -> Result | None:
+def _small_memory(stats: Mapping[str, Any], period: Period, free_bytes: int | None = None) -> Result | None:
     opens, loaded = period.get("opens"), period.get("samples_loaded")
     limit = int(stats.get("memory_limit_bytes") or 0)
     reread = period.get("samples_reread")
@@ -157,13 +166,14 @@ def _small_memory(stats: Mapping[str, Any], period: Period) -> Result | None:
         why = f"it has room for {limit / chunk_bytes:.1f} chunks, so little is read ahead"
     else:
         return None
-    more = max(2 * limit, int(0.1 * mean * float(stats.get("samples") or 0) * 4 / 3), int(16 * chunk_bytes))
-    return warning(
-        NAME,
-        f"memory is too small: {format_bytes(limit)}: {why} ({_figures(period)})",
-        again.mount_again(stats, memory=format_needed(more)),
-        cause="memory",
-    )
+    all_bytes = mean * float(stats.get("samples") or 0) * 4 / 3
+    more = min(max(2 * limit, int(0.1 * all_bytes), int(16 * chunk_bytes)), int(all_bytes))
+    if free_bytes is not None:
+        # The training has the other half. What the mount uses is free once it has ended.
+        more = min(more, int(stats.get("memory_used_bytes") or 0) + free_bytes // 2)
+    command = again.mount_again(stats, memory=format_needed(more)) if more > limit else _FEWER
+    found = f"memory is too small: {format_bytes(limit)}: {why} ({_figures(period)})"
+    return warning(NAME, found, command, cause="memory")
 
 
 def _waits_for_node(stats: Mapping[str, Any], period: Period) -> Result | None:
