@@ -36,3 +36,29 @@ def test_what_is_left_is_listed_and_the_commands_remove_it(
         subprocess.run(found[name].command or "", shell=True, check=True)
     assert [each.name for each in left.left()] == ["Slurm", "fstab", "unit"]
     assert main(["doctor", "--left", "/"]) == 2
+
+
+def test_a_unit_is_removed_by_its_escaped_name_and_a_folder_of_drop_ins_as_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units, tools = tmp_path / "my units", tmp_path / "tools"
+    (units / "redoxfs@.service.d").mkdir(parents=True)
+    (units / "redoxfs@.service.d/override.conf").touch()
+    names = ["mnt-redoxfs\\x2dset.mount", "mnt-my\\x20redoxfs.automount"]
+    for name in names:
+        (units / name).touch()
+    tools.mkdir()
+    (tools / "sudo").write_text('#!/bin/sh\nexec "$@"\n')
+    (tools / "systemctl").write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {tmp_path}/asked\n')
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    for name in ("HELPERS", "OF_SLURM"):
+        monkeypatch.setattr(left, name, ())
+    monkeypatch.setattr(left, "FSTAB", tmp_path / "fstab")
+    monkeypatch.setattr(left, "UNITS", units)
+    for each in left._of_machine():
+        subprocess.run(each.command or "", shell=True, check=True)
+    assert list(units.iterdir()) == []
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert sorted(asked) == sorted(f"disable --now {name}" for name in names)

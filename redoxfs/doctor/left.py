@@ -67,4 +67,9 @@ def _of_machine() -> Iterator[Result]:
         if not line.lstrip().startswith("#") and "redoxfs" in line:
             yield advice("fstab", f"{FSTAB}: {line.strip()}", f"sudo editor {FSTAB}")
     for unit in sorted(UNITS.glob("*redoxfs*")) if UNITS.is_dir() else ():
-        yield advice("unit", str(unit), f"sudo systemctl disable --now {unit.name} && sudo rm {unit}")
+        # systemd escapes the characters of a mountpoint in a unit's name with backslashes.
+        name, where = shlex.quote(unit.name), shlex.quote(os.fspath(unit))
+        # A folder, such as that of drop-ins, is no unit.
+        is_folder = unit.is_dir() and not unit.is_symlink()
+        remove = f"sudo rm -r {where}" if is_folder else f"sudo systemctl disable --now {name} && sudo rm {where}"
+        yield advice("unit", str(unit), remove)
