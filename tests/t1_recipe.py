@@ -32,6 +32,7 @@ from redoxfs.launch.options import (
 from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.recipe import LAYOUT, Recipe, RecipeError, RecipeMemory, read_recipe
 from redoxfs.launch.source import Dataset
+from redoxfs.linux.pids import pid_namespace
 from redoxfs.objects import Address
 from redoxfs.objects.client import Version
 from redoxfs.packed import load_index, pack
@@ -183,7 +184,7 @@ def test_a_successor_is_the_same_node_and_reads_no_file_of_tls(plain: Dataset, t
 @pytest.mark.parametrize("name", ["recipe", "shared"])
 def test_restart_refuses_a_daemon_of_another_layout(name: str) -> None:
     mount = PathStatus("/mnt", Look(Path("/mnt"), 0, 0, False), None)
-    stats: dict[str, Any] = {"version": "0.0.9", "keeper": {"pid": 17, "layouts": layouts()}}
+    stats: dict[str, Any] = {"version": "0.0.9", "pid": 18, "keeper": {"pid": 17, "layouts": layouts()}}
     check(mount, stats)
     stats["keeper"]["layouts"][name] += 1
     with pytest.raises(MountpointError, match=rf"^/mnt: redoxfs 0\.0\.9 .* of the {name} memory.*it goes on as it is"):
@@ -191,3 +192,13 @@ def test_restart_refuses_a_daemon_of_another_layout(name: str) -> None:
     del stats["keeper"]["layouts"][name]
     with pytest.raises(MountpointError, match="layout None"):
         check(mount, stats)
+
+
+def test_restart_refuses_a_daemon_whose_end_it_cannot_see() -> None:
+    mount = PathStatus("/mnt", Look(Path("/mnt"), 0, 0, False), None)
+    here = pid_namespace()
+    assert here is not None
+    stats: dict[str, Any] = {"pid": 18, "pid_namespace": here, "keeper": {"pid": 17, "layouts": layouts()}}
+    check(mount, stats)
+    with pytest.raises(MountpointError, match=r"^/mnt: its daemon has another pid namespace"):
+        check(mount, {**stats, "pid_namespace": here + 1})

@@ -397,6 +397,27 @@ def test_a_scan_is_cached_and_reused(machine: Machine) -> None:
 
 
 @needs_root
+def test_umount_waits_for_no_process_that_another_namespace_counts(machine: Machine, source: Path) -> None:
+    """The daemon's number is that of another process here."""
+    command = machine.command("mount", "-f", "--no-keeper", source, machine.mnt)
+    with subprocess.Popen(
+        ["unshare", "--pid", "--fork", "--kill-child", *command],
+        env=machine.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as container:
+        try:
+            assert container.stderr is not None
+            assert any("to end it: " in line for line in container.stderr)
+            assert machine.pid() == 1
+            told = machine.ok("umount", machine.mnt, "--timeout", "5").stderr
+            assert "its daemon did not report its pid, so its end was not awaited" in told
+            assert container.wait(PATIENCE_S) == 0
+        finally:
+            container.kill()
+
+
+@needs_root
 def test_a_mount_for_other_containers_says_whom_it_does_not_see(machine: Machine, source: Path) -> None:
     script = f'{OTHERS_CLEARED} mount --make-"$0" / && "$@" 1>&2; "$1" -m redoxfs umount "$6"'
     own = ("--pid", "--fork", "--kill-child", "--mount-proc")

@@ -19,6 +19,7 @@ from redoxfs.launch.deadline import Look
 from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.stacks import NoStacksError, stacks_of
 from redoxfs.linux.mount_table import OUR_TYPE, Mount
+from redoxfs.linux.pids import pid_namespace
 
 SPINNING = """
 import threading
@@ -183,17 +184,21 @@ def test_a_process_is_not_looked_into_unless_it_can_serve_the_mount() -> None:
             assert spinning.stdout is not None
             assert spinning.stdout.readline() == "ready\n"
             user = os.geteuid()
-            for pid, owner, is_known in (
-                (spinning.pid, user, True),
-                (os.getpid(), user, False),
-                (-1, user, False),
-                ("1", user, False),
-                (spinning.pid, user + 1, user != 0),
+            here = pid_namespace()
+            assert here is not None
+            for pid, namespace, owner, is_known in (
+                (spinning.pid, here, user, True),
+                (spinning.pid, here + 1, user, False),
+                (os.getpid(), here, user, False),
+                (-1, here, user, False),
+                ("1", here, user, False),
+                (spinning.pid, here, user + 1, user != 0),
             ):
                 of_user = frozenset({f"user_id={owner}", "group_id=0"})
                 mount = Mount(1, 0, "0:50", "/", "/mnt", OUR_TYPE, "x", of_user)
                 bundle = Bundle()
-                found, _ = processes(bundle, PathStatus("/mnt", Look(Path("/mnt"), 0, 0, True), mount), {"pid": pid})
+                stats = {"pid": pid, "pid_namespace": namespace}
+                found, _ = processes(bundle, PathStatus("/mnt", Look(Path("/mnt"), 0, 0, True), mount), stats)
                 assert (found == pid, "daemon" in bundle.missing) == (is_known, not is_known)
         finally:
             spinning.kill()

@@ -41,6 +41,7 @@ from redoxfs.linux.mount_table import read_mounts, topmost_at
 _NOT_COUNTED = frozenset(
     {
         "pid",
+        "pid_namespace",
         "node",
         "nodes",
         "exchange",

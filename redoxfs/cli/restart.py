@@ -12,6 +12,7 @@ from typing import Any
 
 from redoxfs.cli.options.mounts import RestartOptions
 from redoxfs.launch.control import ask_daemon, live_mount, send_control
+from redoxfs.launch.control_files import pid_here
 from redoxfs.launch.errors import DaemonError, MountpointError
 from redoxfs.launch.keeper import layouts
 from redoxfs.launch.path_status import PathStatus
@@ -47,6 +48,11 @@ def check(mount: PathStatus, stats: dict[str, Any]) -> None:
     if not keeper or keeper["pid"] is None:
         reason = "was mounted without a keeper" if not keeper else "has lost its keeper, which was killed"
         raise MountpointError(f"{mount.path}: {reason}; to restart its daemon, unmount and mount again")
+    if pid_here(stats) is None:
+        # Its end, and that of its keeper, could not be seen.
+        raise MountpointError(
+            f"{mount.path}: its daemon has another pid namespace, as in a container; to restart it, run this there"
+        )
     for name, here in layouts().items():
         there = keeper["layouts"].get(name)
         if there != here:

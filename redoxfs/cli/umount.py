@@ -1,8 +1,9 @@
 """`redoxfs umount`: end a mount, or all mounts of a user or a job, and return when nothing of them is left.
 
 The daemon's pid comes from the mount itself, through a file that only our daemons serve. It is held as a descriptor
-before the mount ends, because the number may belong to another process later. Nothing is killed here: the daemon ends
-because its mount has ended. A keeper's pid comes from a lock, also while no daemon serves; it ends after its daemon.
+before the mount ends, because the number may belong to another process later; and not at all if it counts in another
+pid namespace, such as that of a container. Nothing is killed here: the daemon ends because its mount has ended.
+A keeper's pid comes from a lock, also while no daemon serves; it ends after its daemon.
 
 --all takes the mounts from the mount table, which lists them also when their daemons hang or are dead. Without
 --all-users it leaves the mounts of other users alone, also as root: `sudo redoxfs umount --all` is typed for one's own.
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from redoxfs.cli.exits import code_of, line_of
 from redoxfs.cli.options.mounts import UmountOptions
-from redoxfs.launch.control_files import read_control
+from redoxfs.launch.control_files import WRONG, pid_here, read_control
 from redoxfs.launch.errors import (
     CommandError,
     DaemonError,
@@ -51,7 +52,7 @@ _MOST_STATS_BYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class _Daemon:
-    """A daemon, or its keeper. ``pidfd`` None: it hangs, is another user's, or is dead."""
+    """A daemon, or its keeper. ``pidfd`` None: it hangs, is another user's or in another pid namespace, or is dead."""
 
     pidfd: int | None
     is_dead: bool = False
@@ -168,11 +169,11 @@ def _daemon_of(mount: Mount, timeout_s: float) -> _Daemon:
                 return _Daemon(pidfd)
             os.close(pidfd)
     try:
-        stats = json.loads(read_control(mount, "stats.json", timeout_s, _MOST_STATS_BYTES))
-        return _Daemon(end_of(int(stats["pid"])))
+        pid = pid_here(json.loads(read_control(mount, "stats.json", timeout_s, _MOST_STATS_BYTES)))
+        return _Daemon(None if pid is None else end_of(pid))
     except OSError as failure:
         return _Daemon(None, is_dead=failure.errno in STALE_ERRORS)
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except WRONG:
         # Another user's daemon may say anything.
         return _Daemon(None)
 

@@ -25,7 +25,7 @@ from typing import Any
 from redoxfs import __version__
 from redoxfs.doctor.machine import check_machine
 from redoxfs.doctor.process import files_of, listener_of, log_of, owner_of
-from redoxfs.launch.control_files import WRONG, read_control
+from redoxfs.launch.control_files import WRONG, pid_here, read_control
 from redoxfs.launch.deadline import run_in_child
 from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.runtime_paths import control_path_of_daemon, kept_path
@@ -139,7 +139,7 @@ def processes(bundle: Bundle, mount: PathStatus, stats: dict[str, Any] | None) -
             bundle.missing["daemon"] = "no process serves the mount, or it is another user's"
         return pid, keeper
     told = stats.get("pid")
-    if isinstance(told, int) and _serves(told, mount):
+    if isinstance(told, int) and pid_here(stats) == told and _serves(told, mount):
         return told, keeper
     bundle.missing["daemon"] = f"process {told}, which the mount names, is no daemon of the mount's owner here"
     return None, keeper

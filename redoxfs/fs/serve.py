@@ -36,6 +36,7 @@ from redoxfs.fs.slow_opens import SlowOpens
 from redoxfs.linux.fuse_device import MAX_READ_BYTES, MountError, clone, mount
 from redoxfs.linux.huge_pages import refuse_large_huge_pages
 from redoxfs.linux.mount_table import is_mounted, of_mount, source_text
+from redoxfs.linux.pids import pid_namespace
 from redoxfs.native import Session, Shared, Tree
 from redoxfs.node import Journal, Node, Past, Plan, Verb, serve_control
 from redoxfs.node.callers import Callers
@@ -219,11 +220,13 @@ def _collect_young_garbage_only() -> None:
 
 async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
     catalog = spec.catalog
+    namespace = pid_namespace()
     answered_at_s: float | None = None
 
     def stats() -> dict[str, Any]:
         request = {"words": spec.request, "answered_at_boottime_s": answered_at_s}
-        about = {"version": __version__, "pid": os.getpid(), **spec.about(), "request": request}
+        process = {"pid": os.getpid(), "pid_namespace": namespace}
+        about = {"version": __version__, **process, **spec.about(), "request": request}
         of_peers = {} if host is None else host.stats()
         of_node = node.stats()
         of_node["bytes_served"] += caches.bytes_served

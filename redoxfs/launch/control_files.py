@@ -23,6 +23,7 @@ from redoxfs.launch.path_status import CONTROL_FOLDER
 from redoxfs.launch.say import plain
 from redoxfs.linux.beneath import open_beneath
 from redoxfs.linux.mount_table import Mount, mount_id_of, read_mounts, topmost_at
+from redoxfs.linux.pids import pid_namespace
 
 WRONG = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What follows from statistics that have another form than ours."""
@@ -92,6 +93,15 @@ def with_texts(value: Any, shown: Callable[[str], str]) -> Any:
         case list():
             return [with_texts(each, shown) for each in value]
     return value
+
+
+def pid_here(stats: dict[str, Any]) -> int | None:
+    """The number that the process of these statistics has here; None if it counts in another pid namespace.
+
+    Of an older redoxfs, which does not say where it counts, it is the one that it says. Raises one of `WRONG`.
+    """
+    here = pid_namespace()
+    return int(stats["pid"]) if stats.get("pid_namespace", here) == here else None
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Which processes of the machine this one can see, and which is at the other end of a socket."""
+"""Which processes of the machine this one can see, where their numbers count, and which is at the end of a socket."""
 
 import os
 import socket
@@ -27,3 +27,11 @@ def pid_of_peer(connection: _Connection) -> int:
     # <sys/socket.h>, struct ucred: pid, uid, gid.
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", found)[0])
+
+
+def pid_namespace() -> int | None:
+    """The number of the pid namespace of this process; None if the kernel has none."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return None

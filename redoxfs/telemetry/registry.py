@@ -14,6 +14,12 @@ METRICS: tuple[Metric, ...] = (
     # What is served, and by whom
     Metric("version", FACT, "version", "The version of redoxfs that serves the mount."),
     Metric("pid", FACT, "pid", "The process number of the daemon."),
+    Metric(
+        "pid_namespace",
+        FACT,
+        "pid_namespace",
+        "The pid namespace in which `pid` counts, by the number of its inode; null if the kernel has none.",
+    ),
     Metric("source", FACT, "source", "The directory, or the address, that is served."),
     Metric("mountpoint", FACT, "mountpoint", "The mountpoint, or the socket that the mount came from."),
     Metric("metrics_address", FACT, "metrics", "Where the daemon listens for scrapes of Prometheus; null: nowhere."),
