@@ -61,6 +61,12 @@ def test_nodes_with_the_memory_of_inspect_hold_the_share_and_with_less_do_not(
     assert held(memory * 9 // 10) < share * total
 
 
+def test_the_memory_for_samples_of_a_few_bytes_is_found(tmp_path: Path) -> None:
+    for number in range(8):
+        (tmp_path / f"{number}.jpg").write_bytes(b"x" * (1 + number % 2))
+    assert main(["inspect", str(tmp_path), "--classes", "any", "--nodes", "4"]) == 0
+
+
 def test_a_limit_is_the_sum_that_the_promises_name() -> None:
     """SEMANTICS.md, section "Memory": the program, 130 bytes a file, a tenth, and the cache."""
     assert limit_for(1000 * MIB, 0) == 1000 * MIB + 130_000_000 + 100 * MIB

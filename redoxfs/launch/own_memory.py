@@ -63,7 +63,7 @@ class PoolOfNode:
         # Enough for each way in which a node divides its memory.
         most = math.ceil(max(held / RESIDENT_SHARE, held + room_for_open(sizes), least) / (1 - 1 / REMOTE_PART)) + 1
         low, high = math.ceil(max(held, least)), most
-        while high - low > high // PRECISION:
+        while high - low > max(1, high // PRECISION):
             middle = (low + high) // 2
             if self._of(largest, middle)[0] >= held:
                 high = middle
