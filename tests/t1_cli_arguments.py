@@ -123,6 +123,9 @@ def test_one_path_is_an_over_mount() -> None:
         "mount a --fuse-threads -1",
         "mount a --fuse-threads 64",
         "mount a --policy best",
+        "mount a --storage-speed 1e-320,1MB",
+        "mount a --storage-speed 1e-4,1MB",
+        "mount a --storage-speed 500,99999999999999999999P",
         "mount a --mem 1G",
         "mount a --unknown",
         "umount",
@@ -264,7 +267,7 @@ OPTIONS = st.builds(
         MemoryOptions,
         st.none() | TEXTS,
         st.sampled_from([*POLICIES]),
-        st.none() | st.tuples(st.floats(0, 1e9, exclude_min=True), st.integers(1, 1 << 60)),
+        st.none() | st.tuples(st.floats(0.001, 1e9), st.integers(1, (1 << 63) - 1)),
     ),
     st.builds(
         ClusterOptions,

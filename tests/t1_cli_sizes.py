@@ -39,6 +39,8 @@ MIB = 1 << 20
         ("10%", 100),
         ("100%", 1000),
         ("0.1%", 1),
+        ("8191.9P", 81919 * 2**50 // 10),
+        (str(2**63 - 1), 2**63 - 1),
     ],
 )
 def test_a_size_is_read_as_people_write_it(text: str, size: int) -> None:
@@ -58,7 +60,14 @@ def test_an_invalid_size_is_refused_in_one_line(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("lots", "--memory lots: not a size"), ("0", "--memory 0: less than one"), ("", "--memory '': not a size")],
+    [
+        ("lots", "--memory lots: not a size"),
+        ("0", "--memory 0: less than one"),
+        ("", "--memory '': not a size"),
+        ("8192PiB", "--memory 8192PiB: more than a file or a memory can have; write less than 8192PiB"),
+        ("99999999999999999999P", "--memory 99999999999999999999P: more than a file or a memory can have"),
+        (str(2**63), f"--memory {2**63}: more than a file or a memory can have"),
+    ],
 )
 def test_an_invalid_size_names_its_option(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=re.escape(words)):

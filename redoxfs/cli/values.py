@@ -150,7 +150,8 @@ def storage_speed(text: str) -> tuple[float, int]:
 
     reads, comma, size = text.partition(",")
     try:
-        if not comma or not (0 < float(reads) <= 1e9):
+        # No storage takes a quarter of an hour for a read.
+        if not comma or not (0.001 <= float(reads) <= 1e9):
             raise ValueError
         return float(reads), parse_size(size, 0)
     except (ValueError, UsageError):

@@ -8,13 +8,17 @@ from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from redoxfs.launch.errors import UsageError
 
 _LETTERS = "kmgtp"
+
+_MOST_BYTES = 2**63 - 1
+"""What file systems, the kernel and arrays of numbers can count."""
+
 _TIMES = ((1e-6, "us", 999.5), (1e-3, "ms", 999.5), (1.0, "s", 99.5), (60.0, "min", 99.5), (3600.0, "h", math.inf))
 """Units of time in seconds, and how many of each are told in the next."""
 _SIZE = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*(?:(%)|([kmgtp]?)(i?)(b?))\s*", re.ASCII | re.IGNORECASE)
 
 
 def parse_size(text: str, available_bytes: int, option: str = "") -> int:
-    """The bytes of "4GiB", "2G", "1.5 GB", "10%" (of `available_bytes`) or "1048576". At least 1.
+    """The bytes of "4GiB", "2G", "1.5 GB", "10%" (of `available_bytes`) or "1048576". At least 1, at most 2^63 - 1.
 
     One letter and the IEC names are powers of 1024; KB, MB, GB, TB and PB powers of 1000. Raises UsageError, whose text
     names the ``option``.
@@ -34,6 +38,8 @@ def parse_size(text: str, available_bytes: int, option: str = "") -> int:
         size = value * base ** (_LETTERS.index(letter.lower()) + 1 if letter else 0)
     if size < 1:
         raise UsageError(f"{shown}: less than one byte")
+    if size > _MOST_BYTES:
+        raise UsageError(f"{shown}: more than a file or a memory can have; write less than 8192PiB")
     return int(size)
 
 
