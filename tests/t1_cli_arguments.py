@@ -4,6 +4,7 @@ import argparse
 import errno
 import os
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -470,16 +471,31 @@ def test_socket_and_log_are_private_and_named_by_mountpoint(
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
-    socket = control_path(Path("/mnt/a"))
-    assert socket.parent == runtime / "redoxfs"
-    assert socket.parent.stat().st_mode & 0o777 == 0o700
-    assert socket == control_path(Path("/mnt/a"))
-    assert socket != control_path(Path("/mnt/b"))
+    control = control_path(Path("/mnt/a"))
+    assert control.parent == runtime / "redoxfs"
+    assert control.parent.stat().st_mode & 0o777 == 0o700
+    assert control == control_path(Path("/mnt/a"))
+    assert control != control_path(Path("/mnt/b"))
     fd, log = open_log(None, Path("/mnt/a b"))
     os.close(fd)
     assert log.parent == state / "redoxfs"
     assert log.name.startswith("a_b-")
     assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_status_of_a_socket_waits_for_an_answer_as_long_as_it_is_told(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    short_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    received = short_path / "received"
+    with socket.socket(socket.AF_UNIX) as before, socket.socket(socket.AF_UNIX) as stopped:
+        before.bind(str(received))
+        # The kernel takes connections for it, and nobody answers.
+        stopped.bind(str(control_path(received)))
+        stopped.listen()
+        assert main(["status", str(received), "--timeout", "0.1"]) == 1
+    assert capfd.readouterr().err == f"redoxfs: {received}: the daemon did not answer within 0.1 s\n"
 
 
 def test_another_users_runtime_folder_is_not_trusted(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

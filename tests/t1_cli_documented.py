@@ -47,6 +47,26 @@ def test_the_page_has_every_option_and_no_other() -> None:
     assert told <= options_of(*verbs.values())
 
 
+def test_the_page_says_how_long_each_verb_waits_for_an_answer() -> None:
+    """Which verbs have --timeout, and with what default."""
+    told = PAGE.partition("All but ")[2].partition("\n\n")[0]
+    without, _, defaults = told.partition(" take `--timeout SECONDS`")
+    helps = {
+        words: action.help or ""
+        for words, verb in verbs_of(parser())
+        for action in verb._actions
+        if action.dest == "timeout_s"
+    }
+    others = [words for words, _ in verbs_of(parser()) if words not in helps]
+    named = re.findall(r"`([^`]*)`", without)
+    assert all(any(f"{words} ".startswith(f"{name} ") for name in named) for words in others)
+    assert not any(f"{words} ".startswith(f"{name} ") for name in named for words in helps)
+    waits = {words: int(re.findall(r"\(default: (\d+)\)", text)[0]) for words, text in helps.items()}
+    usual = int(re.findall(r"after (\d+), except", defaults)[0])
+    exceptions = {words: int(seconds) for words, seconds in re.findall(r"`([a-z ]+)` \((\d+)\)", defaults)}
+    assert {words: wait for words, wait in waits.items() if wait != usual} == exceptions
+
+
 def test_the_page_has_every_exit_code() -> None:
     codes = re.findall(r"^\| (\d+) \|", PAGE.partition("## Exit codes")[2], re.MULTILINE)
     assert [int(code) for code in codes] == [row.code for row in EXITS]

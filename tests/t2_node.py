@@ -689,14 +689,14 @@ def control(path: Path, ask: Callable[[], object]) -> tuple[object, int]:
 def test_the_control_socket_takes_its_verbs_and_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "control"
     path.write_text("left behind by a dead daemon")
-    assert control(path, lambda: send_control(path, "stop")) == ({"ok": True}, 1)
+    assert control(path, lambda: send_control(path, "stop", timeout_s=PATIENCE_S)) == ({"ok": True}, 1)
     assert not path.exists()
 
 
 def test_the_control_socket_takes_data_with_a_verb(tmp_path: Path) -> None:
     path = tmp_path / "control"
     for size in (1, 3, 1 << 20):
-        told, _ = control(path, partial(send_control, path, "count", b"x" * size))
+        told, _ = control(path, partial(send_control, path, "count", b"x" * size, timeout_s=PATIENCE_S))
         assert told == {"ok": True, "bytes": size}
 
 
@@ -705,7 +705,7 @@ def test_the_control_socket_returns_a_verbs_error(tmp_path: Path) -> None:
 
     def ask() -> str:
         with pytest.raises(ValueError) as refused:
-            send_control(path, "count")
+            send_control(path, "count", timeout_s=PATIENCE_S)
         return str(refused.value)
 
     assert control(path, ask) == ("nothing to count", 0)
@@ -734,7 +734,7 @@ async def listening(path: Path, of: str, nursery: trio.Nursery, **named: Any) ->
 
 
 def name_at(path: Path, device: str | None = None) -> str:
-    return str(send_control(path, "name", device=device)["name"])
+    return str(send_control(path, "name", timeout_s=PATIENCE_S, device=device)["name"])
 
 
 def test_a_living_daemons_control_socket_is_not_replaced(tmp_path: Path) -> None:
@@ -826,7 +826,7 @@ def test_the_control_socket_times_out_only_slow_clients(
 def test_a_single_node_refuses_verbs_of_several_nodes(tmp_path: Path, verb: str, data: bytes) -> None:
     def ask() -> str:
         with pytest.raises(ValueError) as refused:
-            send_control(tmp_path / "control", verb, data)
+            send_control(tmp_path / "control", verb, data, timeout_s=PATIENCE_S)
         return str(refused.value)
 
     answer, _ = control(tmp_path / "control", ask)
@@ -837,7 +837,7 @@ def test_a_single_node_refuses_verbs_of_several_nodes(tmp_path: Path, verb: str,
 def test_the_control_socket_refuses_unknown_verbs(tmp_path: Path, verb: str) -> None:
     def ask() -> str:
         with pytest.raises((ValueError, ConnectionError)) as refused:
-            send_control(tmp_path / "control", verb)
+            send_control(tmp_path / "control", verb, timeout_s=PATIENCE_S)
         return type(refused.value).__name__
 
     answer, calls = control(tmp_path / "control", ask)

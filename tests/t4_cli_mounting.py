@@ -259,6 +259,34 @@ def test_no_command_hangs_with_a_hung_daemon(machine: Machine, source: Path) -> 
     assert machine.nothing_is_left()
 
 
+def test_a_command_waits_for_an_answer_as_long_as_it_is_told(machine: Machine, source: Path) -> None:
+    """Of a stopped daemon, whose mount is known from the table."""
+    machine.ok("mount", source, machine.mnt)
+    state, order = machine.folder / "laps", machine.folder / "order"
+    machine.ok("state", "save", machine.mnt, state)
+    order.write_text(str(next(source.glob("train/*/*.jpg")).relative_to(source)))
+    pid = machine.pid(machine.mnt)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for verb, *words in (
+            ("nodes", machine.mnt),
+            ("trace", machine.mnt, order),
+            ("state save", machine.mnt, state),
+            ("state save", machine.mnt, state, "--less", "1"),
+            ("state load", machine.mnt, state),
+            ("restart", machine.mnt),
+            ("log-level", machine.mnt),
+        ):
+            done = machine.run(*verb.split(), *words, "--timeout", "0.2")
+            assert (done.returncode, done.stderr) == (
+                1,
+                f"redoxfs: {machine.mnt}: the daemon did not answer within 0.2 s\n",
+            )
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    machine.ok("umount", machine.mnt)
+
+
 @pytest.mark.parametrize(
     ("keeper", "code", "line"),
     [("--keeper", 1, "its daemon has not ended within 0.2 s"), ("--no-keeper", 0, "its daemon did not report its pid")],

@@ -393,7 +393,7 @@ def _add_trace(verbs: "Verbs[Parser]") -> None:
     verb = add_verb(verbs, "trace", TraceOptions, "tell a mount the order of this node's next epoch")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
     verb.add_argument("file", metavar="FILE", help="a path on each line, absolute or below MOUNTPOINT; - for stdin")
-    _add_timeout(verb)
+    _add_timeout(verb, default_of(TraceOptions, "timeout_s"))
 
 
 def _add_nodes(verbs: "Verbs[Parser]") -> None:

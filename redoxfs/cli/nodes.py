@@ -21,7 +21,7 @@ def run(options: NodesOptions) -> int:
         if not isinstance(listed, Listed):
             raise UsageError(f"--set {options.new_list}: expected a list of nodes: host:port,host:port,…")
         data = json.dumps(listed.addresses).encode()
-    answer = ask_daemon(live_mount(options.mountpoint, options.timeout_s), "nodes", data)
+    answer = ask_daemon(live_mount(options.mountpoint, options.timeout_s), "nodes", data, options.timeout_s)
     if options.json:
         print(json.dumps({"view": answer["view"], "nodes": answer["nodes"]}))
     else:

@@ -29,11 +29,11 @@ def run(options: RestartOptions) -> int:
     """Restart the daemon at MOUNTPOINT; returns 0 once the new one answers."""
     mount = live_mount(options.mountpoint, options.timeout_s)
     with own_turn(mount.path):
-        old = ask_daemon(mount, "stats")
+        old = ask_daemon(mount, "stats", b"", options.timeout_s)
         check(mount, old)
         with ExitStack() as held:
             keeper, daemon = (_held(pid, mount, held) for pid in (old["keeper"]["pid"], old["pid"]))
-            ask_daemon(mount, "restart")
+            ask_daemon(mount, "restart", b"", options.timeout_s)
             new = _next(mount, old["pid"], keeper, daemon, options.timeout_s)
     say(
         f"{mount.path}: the daemon is now pid {new['pid']} of redoxfs {new['version']}; "
@@ -85,7 +85,8 @@ def _next(mount: PathStatus, pid: int, keeper: int, daemon: int, timeout_s: floa
                 raise DaemonError(f"{mount.path}: no other daemon could be started; its log says why")
             ended.unregister(fd)
         try:
-            stats = send_control(path, "stats")
+            left_s = max(_LOOK_EVERY_S, deadline_s - time.monotonic())
+            stats = send_control(path, "stats", timeout_s=left_s)
         except (OSError, ValueError):
             continue
         if stats["pid"] != pid:

@@ -25,18 +25,18 @@ def run(options: StateSaveOptions | StateLoadOptions) -> int:
         from redoxfs.node.state import MAGIC
 
         check_replaceable(path, options.file, MAGIC, "state file")
-        show(f"saved: {_save(mount, path, options.less)}")
+        show(f"saved: {_save(mount, path, options.less, options.timeout_s)}")
     else:
-        answer = ask_daemon(mount, "state-load", _read(path, options.file))
+        answer = ask_daemon(mount, "state-load", _read(path, options.file), options.timeout_s)
         show(f"loaded: {answer['told']}; samples served since the save are served again")
     return 0
 
 
-def _save(mount: PathStatus, path: Path, less: int) -> str:
+def _save(mount: PathStatus, path: Path, less: int, timeout_s: float) -> str:
     if not less:
-        told: str = ask_daemon(mount, "state-save", os.fsencode(path))["told"]
+        told: str = ask_daemon(mount, "state-save", os.fsencode(path), timeout_s)["told"]
         return told
-    answer = ask_daemon(mount, "state-save-less", b"%d %s" % (less, os.fsencode(path)))
+    answer = ask_daemon(mount, "state-save-less", b"%d %s" % (less, os.fsencode(path)), timeout_s)
     again = f", and {answer['again']:,} more of the lap after them" if answer["again"] else ""
     came = f"{answer['told']}; the last {answer['less']:,} that were opened come again{again}"
     if answer["less"] < less:

@@ -54,7 +54,7 @@ def read_stats(asked: str, timeout_s: float) -> tuple[Path, bytes]:
     A path may also be the socket that `redoxfs serve` received its mount from: that mount need not be visible here.
     """
     if stat.S_ISSOCK(look(asked, timeout_s).mode):
-        return _received(asked)
+        return _received(asked, timeout_s)
     mount = live_mount(asked, timeout_s)
     try:
         return mount.path, read_control_at(mount.path, "stats.json", timeout_s)
@@ -64,11 +64,13 @@ def read_stats(asked: str, timeout_s: float) -> tuple[Path, bytes]:
         raise MountpointError(f"{mount.path}: its statistics cannot be read: {failure.strerror}") from None
 
 
-def _received(asked: str) -> tuple[Path, bytes]:
+def _received(asked: str, timeout_s: float) -> tuple[Path, bytes]:
     path = Path(os.path.realpath(asked))
     try:
-        answer = send_control(control_path(path), "stats")
+        answer = send_control(control_path(path), "stats", timeout_s=timeout_s)
         return path, json.dumps({name: value for name, value in answer.items() if name != "ok"}).encode()
+    except TimeoutError:
+        raise DaemonError(f"{path}: the daemon did not answer within {timeout_s:g} s") from None
     except (OSError, ValueError) as failure:
         reason = getattr(failure, "strerror", None) or failure
         raise DaemonError(f"{path}: no redoxfs serves the mount from this socket ({reason})") from None

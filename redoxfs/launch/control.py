@@ -21,12 +21,6 @@ from redoxfs.launch.turn import keeper_of
 ANSWER_LIMIT_BYTES = 1 << 20
 """Far more than any answer: the longest are the statistics of a node with many peers."""
 
-TIMEOUT_S = 10.0
-"""For the daemon to take the next piece of the request, and to answer."""
-
-LONG_TIMEOUT_S = 600.0
-"""For a node to look up all paths of an epoch."""
-
 # For another daemon to begin, which takes a second, and longer for millions of samples or on a busy machine.
 _START_TIMEOUT_S = 60.0
 _LOOK_EVERY_S = 0.05
@@ -43,7 +37,7 @@ def live_mount(asked: str, timeout_s: float) -> PathStatus:
     return mount
 
 
-def ask_daemon(mount: PathStatus, verb: str, data: bytes = b"", timeout_s: float | None = None) -> dict[str, Any]:
+def ask_daemon(mount: PathStatus, verb: str, data: bytes, timeout_s: float) -> dict[str, Any]:
     """The answer of the mount's daemon, within ``timeout_s``. While a keeper starts another one, that one is awaited.
 
     Raises:
@@ -55,7 +49,7 @@ def ask_daemon(mount: PathStatus, verb: str, data: bytes = b"", timeout_s: float
     while True:
         try:
             path = control_path_of_daemon(mount.path)
-            return send_control(path, verb, data, timeout_s, device=device_of(mount))
+            return send_control(path, verb, data, timeout_s=timeout_s, device=device_of(mount))
         except (FileNotFoundError, ConnectionRefusedError) as nobody:
             # Nobody listens: nothing was asked yet. A keeper starts another daemon; a daemon makes its socket anew.
             is_removed = isinstance(nobody, FileNotFoundError)
@@ -71,6 +65,8 @@ def ask_daemon(mount: PathStatus, verb: str, data: bytes = b"", timeout_s: float
                 f"{mount.path}: its control socket {control_path_of_daemon(mount.path)} is missing; its log may "
                 "say why, and its daemon may have been started with another XDG_RUNTIME_DIR"
             ) from None
+        except TimeoutError:
+            raise DaemonError(f"{mount.path}: the daemon did not answer within {timeout_s:g} s") from None
         except OSError as failure:
             raise DaemonError(f"{mount.path}: the daemon does not answer: {failure.strerror or failure}") from None
         except ValueError as refusal:
@@ -92,9 +88,9 @@ def _is_started_again(mount: PathStatus) -> bool:
 
 
 def send_control(
-    path: Path, verb: str, data: bytes = b"", timeout_s: float | None = None, *, device: str | None = None
+    path: Path, verb: str, data: bytes = b"", *, timeout_s: float, device: str | None = None
 ) -> dict[str, Any]:
-    """The answer of the node that listens at ``path``, within ``timeout_s`` of sending the data.
+    """The answer of the node that listens at ``path``, within ``timeout_s`` of sending the data, which has as long.
 
     ``device``: the mount that is meant; None: whichever the node serves.
 
@@ -103,20 +99,17 @@ def send_control(
         ValueError: the node refused.
     """
     with begin_control(path, verb, data, timeout_s, device=device) as client:
-        usual_s = LONG_TIMEOUT_S if data else TIMEOUT_S
-        return answer_of(client, usual_s if timeout_s is None else timeout_s)
+        return answer_of(client, timeout_s)
 
 
-def begin_control(
-    path: Path, verb: str, data: bytes, timeout_s: float | None, *, device: str | None = None
-) -> socket.socket:
-    """Send a request; `answer_of` reads the answer. Raises OSError."""
+def begin_control(path: Path, verb: str, data: bytes, timeout_s: float, *, device: str | None = None) -> socket.socket:
+    """Send a request within ``timeout_s``; `answer_of` reads the answer. Raises OSError."""
     request: dict[str, Any] = {"do": verb, "bytes": len(data)} if data else {"do": verb}
     if device is not None:
         request["mount"] = device
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        client.settimeout(TIMEOUT_S if timeout_s is None else min(timeout_s, TIMEOUT_S))
+        client.settimeout(timeout_s)
         client.connect(os.fspath(path))
         with suppress(BrokenPipeError, ConnectionResetError):
             # It may refuse before it has read everything; its answer has the reason.

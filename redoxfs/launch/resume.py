@@ -82,7 +82,7 @@ def take_over(file: "StateFile", target: PathStatus, timeout_s: float) -> bool:
     asked = b"%d %s" % (by_ns, os.fsencode(file.base))
     for path in sockets_of_detached(target.path):
         try:
-            send_control(path, "state-hand-over", asked, timeout_s)
+            send_control(path, "state-hand-over", asked, timeout_s=timeout_s)
         except TimeoutError:
             say(f"the daemon of a detached mount of {target.path} does not answer; it may still write {file.base}")
         except ValueError:

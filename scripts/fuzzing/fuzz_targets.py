@@ -892,8 +892,8 @@ class Answers(Target):
                 theirs.send(parts["answer.json"] + b"\n")
             theirs.shutdown(socket.SHUT_WR)
             answer = control.answer_of(ours, 1.0)
-        put_in_place(status, send_control=lambda *_: answer, control_path=lambda path: path)
-        _, text = status._received("/run/redoxfs.sock")
+        put_in_place(status, send_control=lambda *_, **__: answer, control_path=lambda path: path)
+        _, text = status._received("/run/redoxfs.sock", 1.0)
         json.loads(text)
         return ()
 

@@ -38,9 +38,11 @@ class ClusterDownOptions:
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
+    """The daemon may look up millions of paths, for a minute or longer, before it answers."""
+
     mountpoint: str
     file: str
-    timeout_s: float = DEFAULT_TIMEOUT_S
+    timeout_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
