@@ -175,23 +175,19 @@ def load_state_dict(
         ResumeError: the loader is not tracked; the state is of another dataset or version; the mount refuses it.
     """
     tracker = _tracker_of(loader)
-    if state.get("version") != VERSION:
-        raise ResumeError(f"the state has version {state.get('version')}, and this redoxfs reads version {VERSION}")
-    if state["samples"] != tracker.samples:
-        raise ResumeError(
-            f"the state is of a dataset of {state['samples']} samples, and this one has {tracker.samples}"
-        )
     ranks = _Ranks(group)
+    # Every rank makes the same collective calls, also one on a machine without a mount.
+    places = ranks.agree(lambda: tracker.place_for(state))
     tracker.stop()
     laps, mount = state["laps"], tracker.mount
+    data = None if laps is None else base64.b64decode(laps)
+    is_first = places.index(places[ranks.rank]) == ranks.rank
+    ranks.agree(
+        lambda: _ask(mount, "state-load", data) if mount is not None and data is not None and is_first else None
+    )
     if (laps is None) != (mount is None):
         lacks = "no mount was there when the state was saved" if laps is None else "no redoxfs mount is there now"
         warnings.warn(f"{lacks}: the batches are resumed, and the laps are not", stacklevel=2)
-    elif mount is not None:
-        data = base64.b64decode(laps)
-        places = ranks.agree(lambda: _identity(mount))
-        is_first = places.index(places[ranks.rank]) == ranks.rank
-        ranks.agree(lambda: _ask(mount, "state-load", data) if is_first else None)
     of_ranks = state["ranks"]
     if of_ranks is None or (skip_empty and not any(_unpacked(each) for each in of_ranks)):
         tracker.pending = None
@@ -404,6 +400,16 @@ class _Tracker:
                     "redoxfs state save --less needs no such sight"
                 ) from None
             raise ResumeError(f"{self.mount.path}: it does not take the numbers of batches: {error.strerror}") from None
+
+    def place_for(self, state: Mapping[str, Any]) -> tuple[str, str] | None:
+        """The mount that continues from ``state``; None if there is none. Raises ResumeError if it is not of this."""
+        if state.get("version") != VERSION:
+            raise ResumeError(f"the state has version {state.get('version')}, and this redoxfs reads version {VERSION}")
+        if state["samples"] != self.samples:
+            raise ResumeError(
+                f"the state is of a dataset of {state['samples']} samples, and this one has {self.samples}"
+            )
+        return None if self.mount is None else _identity(self.mount)
 
     def find_tree(self, root: str | os.PathLike[str]) -> None:
         """The class tree of which epochs are told."""

@@ -320,6 +320,50 @@ def test_a_state_with_laps_warns_where_no_mount_is(mounted: Machine, source: Pat
         redoxfs.torch.load_state_dict(loader_of(source), state)
 
 
+PART = """
+import json, sys
+import torch.distributed
+from torch.utils.data import DataLoader
+import redoxfs.torch
+rank, store, root, *states = sys.argv[1:]
+torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=2)
+loader = redoxfs.torch.track(DataLoader(range(120), batch_size=4), root)
+for state in map(json.loads, states):
+    try:
+        redoxfs.torch.load_state_dict(loader, state)
+    except redoxfs.torch.ResumeError as error:
+        print(error)
+    else:
+        print(sum(len(batch) for batch in loader))
+"""
+
+
+def test_ranks_load_a_state_though_some_have_no_mount(mounted: Machine, source: Path, tmp_path: Path) -> None:
+    """The first line is of a state that is loaded, the others of states that one mount or one rank refuses."""
+    loader = loader_of(mounted.mnt)
+    batches = iter(loader)
+    names_in(next(batches) for _ in range(5))
+    state = redoxfs.torch.state_dict(loader)
+    next(batches)
+    damaged = base64.b64encode(b"damaged").decode()
+    states = [
+        [state, {**state, "laps": damaged}, state],
+        [state, {**state, "laps": damaged}, {**state, "samples": 7}],
+    ]
+    ranks = []
+    for rank, root in enumerate((mounted.mnt, source)):
+        given = [json.dumps({**each, "ranks": state["ranks"] * 2}) for each in states[rank]]
+        command = [sys.executable, "-c", PART, str(rank), str(tmp_path / "store"), str(root), *given]
+        ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    told = [rank.communicate() for rank in ranks]
+    for out, _ in told:
+        resumed, *refused = out.splitlines()
+        assert resumed == str(FILES - 5 * BATCH)
+        assert [line.split(":")[0] for line in refused] == ["rank 0", "rank 1"]
+    assert ["no redoxfs mount is there now" in err for _, err in told] == [False, True]
+    assert mounted.stats()["turns"] == 5 * BATCH
+
+
 def test_what_cannot_be_resumed_is_refused(mounted: Machine, tmp_path: Path) -> None:
     class Endless(IterableDataset):
         def __iter__(self) -> Iterator[int]:
