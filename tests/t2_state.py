@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from patience import PATIENCE_S
 from pools import policy_of
 
+from redoxfs.linux import durable
 from redoxfs.node.state import (
     MAGIC,
     State,
@@ -340,6 +342,42 @@ def test_a_saved_state_loads_and_nothing_else_does(tmp_path: Path) -> None:
                 await writer.save(data)
         assert encode(ABOUT, node.turns(), 0) == encode(ABOUT, now, 0)
 
+    trio.run(main)
+
+
+def test_a_save_to_a_disk_that_hangs_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs, answers = threading.Event(), threading.Event()
+    replace = durable.replace
+
+    def replace_late(folder_fd: int, name: str, data: bytes) -> None:
+        if name == "hangs":
+            hangs.set()
+            assert answers.wait(PATIENCE_S)
+        replace(folder_fd, name, data)
+
+    def given_in(name: str) -> int:
+        return decode(read_bytes(tmp_path / name)).turns.given
+
+    async def main() -> None:
+        node = pool()
+        writer = StateWriter(StateFile(tmp_path / "own"), lambda: ABOUT, SAMPLES, node)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.save, os.fsencode(tmp_path / "hangs"))
+            assert await trio.to_thread.run_sync(hangs.wait, PATIENCE_S)
+            node.request(0)
+            try:
+                writer.final()
+                assert given_in("own") == 1
+                await writer.save(os.fsencode(tmp_path / "other"))
+                assert given_in("other") == 1
+                nursery.start_soon(writer.save, os.fsencode(tmp_path / "hangs"))
+                await trio.testing.wait_all_tasks_blocked()
+                assert not (tmp_path / "hangs").exists()
+            finally:
+                answers.set()
+        assert given_in("hangs") == 1, "the newer one comes last"
+
+    monkeypatch.setattr(durable, "replace", replace_late)
     trio.run(main)
 
 

@@ -35,6 +35,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 import trio
@@ -362,6 +363,8 @@ class StateWriter:
         self._writing = threading.Lock()
         # The number of the latest write: an abandoned thread must not write an older state after it.
         self._newest = 0
+        # By path: one save at a time, so that an older one that its disk held up does not replace a newer one.
+        self._saving: WeakValueDictionary[Path, trio.CapacityLimiter] = WeakValueDictionary()
 
     def share(self, all_nodes: Cluster) -> None:
         """There are other nodes; before anything is saved or loaded."""
@@ -434,8 +437,10 @@ class StateWriter:
         about = self._about()
         if turns is None:
             turns = await self._all.turns_of_all()
+        # A disk that does not answer must hold up neither the file of this node nor saves to other disks.
+        alone = self._saving.setdefault(path, trio.CapacityLimiter(1))
         try:
-            await in_thread(self._save, path, about, turns, abandon_on_cancel=True)
+            await in_thread(_save, path, about, turns, abandon_on_cancel=True, limiter=alone)
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror or error}") from error
         return _with_line(summary(turns, self._samples))
@@ -536,6 +541,6 @@ class StateWriter:
         self._failed, self._written_ns = False, now_ns
         return True
 
-    def _save(self, path: Path, about: Mapping[str, str], turns: Turns) -> None:
-        with self._writing:
-            replace_file(path, encode(about, turns, time.time_ns()))
+
+def _save(path: Path, about: Mapping[str, str], turns: Turns) -> None:
+    replace_file(path, encode(about, turns, time.time_ns()))
