@@ -949,6 +949,22 @@ def test_each_change_is_reported_during_a_join() -> None:
     trio.run(main)
 
 
+def test_a_join_ends_with_its_peers() -> None:
+    """As when another view replaces theirs, whose nodes have to be met instead."""
+
+    async def main() -> None:
+        reports: list[list[str]] = []
+        view = View(1, addresses(2))
+        async with running(view, 0, FakeService()) as here, trio.open_nursery() as nursery:
+            nursery.start_soon(here.join, lambda missing: reports.append(list(missing)), CALL_S)
+            await until_in_trio(lambda: bool(reports))
+            here.close()
+            await here.join(lambda missing: reports.append(list(missing)), CALL_S)
+        assert reports == [[view.addresses[1]]]
+
+    trio.run(main)
+
+
 def test_an_address_in_use_is_an_error_that_names_it() -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -166,6 +166,7 @@ class Peers:
         self._traces = time.time_ns()
         self._last_trace: Trace | None = None
         self._running = False
+        self._joining = trio.CancelScope()
         self._joined = False
         if before is not None:
             self._incarnations[:] = before.incarnations
@@ -236,10 +237,17 @@ class Peers:
     async def join(self, report: Callable[[Sequence[str]], None], timeout_s: float) -> None:
         """Meet all peers. Calls ``report`` with the missing addresses at each change and every 5 s; at last with none.
 
+        It returns early if `close` is called.
+
         Raises:
             JoinTimeoutError: some did not answer.
             RefusedError: one serves something else, or the files to start from cannot be used.
         """
+        with trio.CancelScope() as self._joining:
+            if self._running:
+                await self._join(report, timeout_s)
+
+    async def _join(self, report: Callable[[Sequence[str]], None], timeout_s: float) -> None:
         for client in self._clients.values():
             self._spawn(client.greet)
         deadline = trio.current_time() + timeout_s
@@ -379,6 +387,7 @@ class Peers:
         if not self._running:
             return
         self._running = False
+        self._joining.cancel()
         self._bridge.close()
         for client in self._clients.values():
             client.close()

@@ -371,5 +371,7 @@ class Membership:
                 log.warning("%s", error)
                 return
             else:
-                self._node.checkpoint()
+                # Otherwise another view has replaced this one.
+                if peers.is_running:
+                    self._node.checkpoint()
                 return
