@@ -27,6 +27,7 @@ from redoxfs.node.state import StateWriter, encode
 from redoxfs.node.told_epochs import ToldEpochs
 from redoxfs.peers import Identity, Plaintext, View
 from redoxfs.peers.bounds import LAST_PEER_LAP
+from redoxfs.peers.client import Client
 from redoxfs.protocol import Take
 
 pytestmark = pytest.mark.slow
@@ -459,6 +460,47 @@ def test_without_room_only_bytes_that_cannot_be_read_here_stay(tmp_path: Path) -
                 node._unload(sample)
             assert (memory.is_remote(own), memory.is_remote(others)) == (False, True)
             assert memory.claims_bytes == FILE_BYTES
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("how", ["another view", "a state"])
+def test_opens_wait_for_bytes_over_a_change_of_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """The node at which the bytes lie is asked again, since this node cannot read them."""
+    root = fill(tmp_path / "data")
+
+    async def never(*_: object) -> None:
+        await trio.sleep_forever()
+
+    async def main() -> None:
+        async with sharing([root, root], policy="pool", shared_storage=False) as members:
+            member = members[0]
+            claimed = member.node.memory._open.of
+            served = []
+
+            async def open_one(entry: int) -> None:
+                data = await member.read(await member.open(entry, 1000 + entry), 0, FILE_BYTES)
+                served.append(data.rstrip(b".").decode())
+                assert data == content(served[-1])
+
+            data = encode({"dataset": "d1"}, member.node.turns(), 0)
+            with monkeypatch.context() as lossy:
+                # Answers come, and no bytes.
+                lossy.setattr(Client, "_deliver", lambda *_: None)
+                lossy.setattr(Client, "_fetch", never)
+                async with trio.open_nursery() as nursery:
+                    for sample in np.flatnonzero(member.catalog.class_of == 0):
+                        nursery.start_soon(open_one, int(member.catalog.members[member.catalog.member_at[sample]]))
+                    await until_in_trio(lambda: any(each.remote and not each.arrived for each in claimed.values()))
+                    lossy.undo()
+                    for each in members:
+                        if how == "a state":
+                            await each.state.load(data)
+                        else:
+                            await each.membership.view(json.dumps(each.membership.place()["addresses"]).encode())
+            assert len(served) == PER_CLASS
+            assert all(name.startswith("class0/") for name in served)
+            assert member.node.counters.errors == 0
 
     trio.run(main)
 

@@ -47,15 +47,21 @@ class Messages:
         self._contents: dict[int, Sequence[Content]] = {}
         self._peers: Peers | None = None
         self._attached = trio.Event()
+        self._is_between = False
         node.supply.attach(lambda content: nursery.start_soon(self._fetch, content))
 
     def attach(self, peers: Peers | None) -> None:
         """Send to ``peers`` from now on."""
         self._peers = peers
+        self._is_between = False
         self._attached.set()
         self._attached = trio.Event()
         if peers is not None:
             self._node.attach(self.flush)
+
+    def detach(self) -> None:
+        """The peers are about to be closed, and `attach` follows with others."""
+        self._is_between = True
 
     def drop_replies(self) -> None:
         """No reply that was prepared is sent any more."""
@@ -135,7 +141,16 @@ class Messages:
             for sample in answer.samples:
                 if node.memory.holds_remote(sample) and not policy.keeps(sample):
                     node.memory.forget(sample, remote=True)
-        return [partial(node.supply.came, content) for content in contents]
+        return [partial(self._came, content) for content in contents]
+
+    def _came(self, content: Content, payload: Payload) -> None:
+        """The bytes of a sample of an answer are here, or errors in their place."""
+        is_given_up = self._is_between and any(isinstance(file, OSError) for file in payload)
+        if is_given_up and not self._node.plan.reads_any:
+            # An open may wait for it, and the next list of nodes has it as well.
+            self._node.supply.read(content)
+        else:
+            self._node.supply.came(content, payload)
 
     def follow(self, requester: int, epoch: int, order: npt.NDArray[np.int32]) -> None:
         """``requester`` will ask in ``order`` in ``epoch``."""
@@ -180,6 +195,8 @@ class Messages:
                     # Another list of nodes is coming, or the end.
                     if self._peers is peers:
                         await self._attached.wait()
+                    if not content.is_wanted:
+                        return
                     continue
                 log.warning("a sample was not sent again", extra={"fields": {"error": error.strerror}})
                 payload = tuple(error for _ in supply.files_of(sample))

@@ -262,6 +262,7 @@ class Membership:
             start_point = ANEW if turns is None else name_of(data)
             orders = self._prefetch.orders(len(addresses))
             plan = await self._plan(addresses.index(self._own), len(addresses), turns)
+            self._messages.detach()
             self.close()
             self._messages.drop_replies()
             self._laps.begin(data)
