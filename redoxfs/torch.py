@@ -67,6 +67,8 @@ TIMEOUT_S = 60.0
 
 Loader = TypeVar("Loader", bound="DataLoader[Any]")
 Batch = list[int]
+View = tuple[int, list[str]]
+"""The number of a view, and its nodes."""
 
 
 class ResumeError(RuntimeError):
@@ -182,9 +184,8 @@ def load_state_dict(
     laps, mount = state["laps"], tracker.mount
     data = None if laps is None else base64.b64decode(laps)
     is_first = places.index(places[ranks.rank]) == ranks.rank
-    ranks.agree(
-        lambda: _ask(mount, "state-load", data) if mount is not None and data is not None and is_first else None
-    )
+    views = ranks.agree(lambda: _load(mount, data) if mount is not None and data is not None and is_first else None)
+    ranks.agree(lambda: _catch_up(mount, data, _behind(views, ranks.rank)))
     if (laps is None) != (mount is None):
         lacks = "no mount was there when the state was saved" if laps is None else "no redoxfs mount is there now"
         warnings.warn(f"{lacks}: the batches are resumed, and the laps are not", stacklevel=2)
@@ -752,6 +753,39 @@ def _ask(mount: PathStatus, verb: str, data: bytes) -> dict[str, Any]:
         return ask_daemon(mount, verb, data, TIMEOUT_S)
     except CommandError as error:
         raise ResumeError(str(error)) from None
+
+
+def _load(mount: PathStatus, laps: bytes) -> View | None:
+    """Load ``laps`` into a mount. Returns the view that its nodes have then. Raises ResumeError."""
+    _ask(mount, "state-load", laps)
+    try:
+        answer = ask_daemon(mount, "nodes", b"", TIMEOUT_S)
+    except CommandError:
+        # It serves one node alone.
+        return None
+    return answer["view"], answer["nodes"]
+
+
+def _behind(views: Sequence[View | None], rank: int) -> int:
+    """How many views the mount of ``rank`` is behind another of the same nodes.
+
+    >>> views = [(7, ["a:1", "b:1"]), None, (5, ["a:1", "b:1"]), (9, ["c:1"])]
+    >>> [_behind(views, rank) for rank in range(4)]
+    [0, 0, 2, 0]
+    """
+    own = views[rank]
+    return 0 if own is None else max(view[0] for view in views if view is not None and view[1] == own[1]) - own[0]
+
+
+def _catch_up(mount: PathStatus | None, laps: bytes | None, views: int) -> None:
+    """Load ``laps`` once more for each view that the nodes of ``mount`` lack. Raises ResumeError.
+
+    A job that is killed while it loads leaves the views of its nodes apart, and each load adds one.
+    """
+    for _ in range(views):
+        assert mount is not None
+        assert laps is not None
+        _ask(mount, "state-load", laps)
 
 
 def _without(mount: PathStatus, path: bytes, turns: bytes) -> str:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle
 from pathlib import Path
@@ -198,7 +198,7 @@ def _state_saved(job: Job, rank: int, epoch: int, step: int) -> str | None:
     return os.fspath(state)
 
 
-def killed_runs(job: Job, environment: dict[str, str], delays: Iterator[float], ranks_of: Ranks = ()) -> int:
+def killed_runs(job: Job, environment: dict[str, str], delays: Iterator[float], ranks_of: Iterable[int] = ()) -> int:
     """Run ``job`` to its end, killed after each of ``delays`` in s from its first batch; how often it was killed.
 
     ``ranks_of``: how many ranks it starts with each time, from the first again.

@@ -562,7 +562,16 @@ def test_a_killed_job_on_two_nodes_trains_on_each_sample_once(machine: Machine, 
     folder = tmp_path / "job"
     folder.mkdir()
     job = Job(root=f"{machine.mnt}/{{rank}}", folder=str(folder), ranks=2, workers=2)
-    assert killed_runs(job, machine.environment, iter([0.1])) == 1
+
+    def starts() -> Iterator[int]:
+        """Before the second start one node alone has loaded, as after a job that is killed while it loads."""
+        yield 2
+        laps = json.loads((folder / "checkpoint.json").read_text())["state"]["laps"]
+        (folder / "laps").write_bytes(base64.b64decode(laps))
+        machine.ok("state", "load", machine.mnt / "1", folder / "laps")
+        yield 2
+
+    assert killed_runs(job, machine.environment, iter([0.1]), starts()) == 1
     for epoch in job.trained_on():
         assert_each_once(list(epoch.elements()))
     assert sum(machine.stats(machine.mnt / str(node))["errors"] for node in range(2)) == 0
