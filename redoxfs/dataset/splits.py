@@ -62,8 +62,8 @@ _IS_SPLIT = re.compile(rb"(?:%s)(?:\d+|\d*[-_. ].*)?|.*[-_. ()](?:%s)\d*" % (_WO
 _HAS_SPLIT = re.compile(rb"(?:.*[-_. ()])?(?:%s)\d*(?:[-_. ()].*)?" % _WORDS, re.IGNORECASE | re.DOTALL)
 
 # As `Stems.runs` and `Stems.words`.
-_RUN = re.compile(rb"[A-Za-z\x80-\xff]+")
-_WORD = re.compile(rb"[A-Z]+(?![a-z\x80-\xff])|[A-Z]?[a-z\x80-\xff]+")
+_RUN = re.compile(rb"[A-Za-z]+")
+_WORD = re.compile(rb"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 # Words may overlap: medieval has "eval" and "val".
 _ANY_SPLIT = re.compile(b"(?=(%s))" % b"|".join(sorted(SPLIT_WORDS, reverse=True)))

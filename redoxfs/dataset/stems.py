@@ -35,9 +35,8 @@ def bytes_in(known: bytes) -> NDArray[np.bool_]:
 
 
 DIGIT, LOWER, UPPER = map(bytes_in, (b"0123456789", ascii_lowercase.encode(), ascii_uppercase.encode()))
-# Bytes of letters beyond ASCII are like small letters: no word begins or ends beside one.
-_SMALL = LOWER | bytes_in(bytes(range(128, 256)))
-_LETTER, _SEPARATOR = _SMALL | UPPER, bytes_in(b"_-. ()")
+# Of ASCII alone: a byte beyond it may be a part of a letter, a dash or a bracket, and ends a word.
+_LETTER, _SEPARATOR = LOWER | UPPER, bytes_in(b"_-. ()")
 
 Pieces = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """Parts of stems: (index of the stem, start, end), ascending."""
@@ -78,7 +77,7 @@ class Stems:
 
     def words(self) -> Pieces:
         """The runs of letters, divided where capitals begin a word: Train and Video of TrainVideo, COCO of COCOVal."""
-        upper, small = UPPER[self.text], _SMALL[self.text]
+        upper, small = UPPER[self.text], LOWER[self.text]
         begins = np.zeros(len(upper), bool)
         begins[1:] = upper[1:] & small[:-1]
         # A name without suffix is followed by the next name.
