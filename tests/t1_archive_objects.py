@@ -1,5 +1,6 @@
 """Archives in an object store: which there are, what the index of their headers requests, and the store's tests."""
 
+import dataclasses
 import errno
 import os
 import random
@@ -23,7 +24,7 @@ from redoxfs.objects.archives import ArchiveObjectStore, InStore, names_at, vers
 from redoxfs.objects.client import Client
 from redoxfs.objects.errors import ObjectError
 from redoxfs.packed import DamagedDatasetError
-from redoxfs.packed.archive_cache import ArchiveIndex
+from redoxfs.packed.archive_cache import ArchiveIndex, Kept
 from redoxfs.packed.archive_files import UnusableArchiveError
 from redoxfs.packed.archive_store import chunks_of, index_of, runs
 from redoxfs.packed.archives import load_or_index
@@ -43,12 +44,14 @@ def client_of(server: Server, deadline_s: float = PATIENCE_S) -> Client:
     return Client(parse_address(server.url), deadline_s=deadline_s, has_checksums=False)
 
 
-def found_at(server: Server, *names: str, deadline_s: float = PATIENCE_S, **options: bool) -> ArchiveIndex:
+def found_at(
+    server: Server, *names: str, deadline_s: float = PATIENCE_S, salvages: bool = False, rescan: bool = False
+) -> ArchiveIndex:
     """The index of archives in a store, kept beside them."""
     assert server.folder is not None
     client = client_of(server, deadline_s)
     files = InStore(client, names, versions_of(client, names), SPEED)
-    return load_or_index(server.url, files, server.folder / "kept", salvages=options.get("salvages", False))
+    return load_or_index(server.url, files, server.folder / "kept", salvages=salvages, rescan=rescan)
 
 
 def many(folder: Path, size: int = 20_000) -> dict[str, bytes]:
@@ -72,6 +75,18 @@ def test_the_index_of_objects_is_that_of_files(server: Server, tmp_path: Path) -
         if name != "mode":
             assert np.array_equal(getattr(found.grown.tree, name), getattr(there.grown.tree, name))
     assert np.array_equal(found.grown.data_at, there.grown.data_at)
+
+
+def test_the_index_of_another_command_will_do_if_it_is_of_the_same_archives(server: Server, tmp_path: Path) -> None:
+    many(tmp_path)
+    first, second = found_at(server, *SHARDS), found_at(server, *SHARDS, rescan=True)
+    kept = Kept.load(tmp_path / "kept", server.url)
+    assert kept is not None
+    assert kept.at_ns == second.at_ns != first.at_ns
+    assert kept.is_of(first.archives, first.at_ns)
+    others = (dataclasses.replace(first.archives[0], e_tag="other"), *first.archives[1:])
+    assert not kept.is_of(others, first.at_ns)
+    assert kept.is_of(others, second.at_ns)
 
 
 def test_small_members_are_read_through_once_and_large_ones_skipped(server: Server, tmp_path: Path) -> None:

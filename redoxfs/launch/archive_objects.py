@@ -135,9 +135,9 @@ def _told(
         wrong = _kept_labels(address, found, cache, options, files)
     except UnusableArchiveError as error:
         raise SourceUnusableError(str(error)) from None
-    # Whoever keeps one says why it cannot.
+    # Whoever keeps one says why it cannot. That of another command does as well, if it is of the same archives.
     kept = Kept.load(cache, address.url)
-    if kept is None or kept.at_ns != found.at_ns:
+    if kept is None or not kept.is_of(found.archives, found.at_ns):
         raise NotKeptError(NOT_KEPT)
     return {
         "wrong": wrong,

@@ -159,6 +159,11 @@ class Kept:
     @classmethod
     def load(cls, cache_dir: Path, source: str) -> Kept | None:
         """What is kept of a source, if anything can be used."""
+        # Another command may be about to put its own in place of what was there.
+        return cls._load(cache_dir, source) or cls._load(cache_dir, source)
+
+    @classmethod
+    def _load(cls, cache_dir: Path, source: str) -> Kept | None:
         place = kept_at(cache_dir, source)
         try:
             if not is_own_folder(os.lstat(place)):
@@ -178,18 +183,27 @@ class Kept:
         found = self.manifest.get("auto")
         return found if isinstance(found, str) else None
 
+    def is_of(self, archives: Sequence[Archive], made_at_ns: int | None = None) -> bool:
+        """Whether it has the tree of these archives. ``made_at_ns``: the time of an index that was made of them."""
+        try:
+            before = self.manifest["archives"]
+            if self.manifest["tree"] is None or len(before) != len(archives):
+                return False
+            pairs = zip(archives, before, strict=True)
+            return self.at_ns == made_at_ns or all(self._is_current(now, then) for now, then in pairs)
+        except Exception as error:  # as in load
+            log.debug("not reusing %s: %r", self.place, error)
+            return False
+
     def index(
         self, archives: tuple[Archive, ...], layout: str, *, salvages: bool, made_at_ns: int | None = None
     ) -> ArchiveIndex | None:
-        """The whole index, if nothing has changed. ``made_at_ns``: the time of one that was made of these archives."""
+        """The whole index, if nothing has changed. ``made_at_ns``: as in `is_of`."""
         try:
-            tree, before = self.manifest["tree"], self.manifest["archives"]
-            if tree is None or len(before) != len(archives):
+            tree = self.manifest["tree"]
+            if not self.is_of(archives, made_at_ns):
                 return None
             if layout not in (tree["asked"], tree["layout"]) or (tree["has_faults"] and not salvages):
-                return None
-            pairs = zip(archives, before, strict=True)
-            if self.at_ns != made_at_ns and not all(self._is_current(now, then) for now, then in pairs):
                 return None
             columns = {name: self._array(name) for name in TREE_ARRAYS}
             places = {name: self._array(name) for name in _PLACES}
