@@ -171,7 +171,7 @@ def test_a_mount_that_was_asked_to_redirect_nothing_says_so() -> None:
     [
         ("nothing_table", "mount again, without --catalog, with the options that it names and --classes sampler"),
         ("sampler_shuffle", "mount again, without --catalog, with the options that it names"),
-        ("iops_hdd", "redoxfs pack /situation/data /situation/data-packed, with the options that it names"),
+        ("iops_hdd", "then redoxfs pack, with the options that it names"),
         ("memory_open_files", None),
     ],
 )
@@ -185,7 +185,7 @@ def test_options_of_a_catalog_are_shown_before_they_are_changed(name: str, then:
         # Memory is no option of the dataset.
         assert command.startswith("redoxfs umount /situation/mnt && redoxfs mount '--catalog=/a b.catalog' --memory=")
     else:
-        assert command == f"redoxfs catalog show '/a b.catalog'; {then}"
+        assert command == f"redoxfs catalog show '/a b.catalog'  # {then}"
     changed = {**value["stats"], "changed": 1}
     (line,) = [each for each in check_mount(Watched(changed, changed, 1.0)) if each.name == "changed files"]
     assert "--rescan" not in (line.command or "")

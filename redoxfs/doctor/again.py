@@ -2,7 +2,7 @@
 
 They are made from what stats.json says of the mount, and can be run as they are printed. The options that are in a file
 of `--catalog` are not in stats.json, and a mount beside that file takes no others. So where they matter, the command
-shows them, and words say what to do with them. It leaves the mount as it is.
+shows them and leaves the mount as it is. A comment of the shell says what to do with them.
 """
 
 import shlex
@@ -24,7 +24,7 @@ def mount_again(stats: Mapping[str, Any], **changes: str | None) -> str | None:
     if file is not None and not {f"--{name}" for name in changes}.isdisjoint(_OF_DATASET):
         change = " ".join(f"--{name} {value}" for name, value in changes.items() if value is not None)
         and_change = f" and {change}" if change else ""
-        return f"{_shown(file)}; mount again, without --catalog, with the options that it names{and_change}"
+        return f"{_shown(file)}  # mount again, without --catalog, with the options that it names{and_change}"
     for name, value in changes.items():
         option = f"--{name.replace('_', '-')}"
         options = [word for word in options if not word.startswith(f"{option}=")]
@@ -38,11 +38,13 @@ def pack(stats: Mapping[str, Any]) -> str | None:
     source = stats.get("source")
     if asked is None or not source:
         return None
+    file = catalog_of(stats)
+    if file is not None:
+        return f"{_shown(file)}  # then redoxfs pack, with the options that it names"
     options = [word for word in asked[0] if word.partition("=")[0] in _OF_DATASET]
     words = ["redoxfs", "pack", *options, *_paths([source, f"{str(source).rstrip('/')}-packed"])]
     before = f"redoxfs umount {_where(stats)} && " if source == stats.get("mountpoint") else ""
-    command, file = before + shlex.join(words), catalog_of(stats)
-    return command if file is None else f"{_shown(file)}; {command}, with the options that it names"
+    return before + shlex.join(words)
 
 
 def without(stats: Mapping[str, Any], option: str) -> str:
@@ -70,7 +72,7 @@ def scan_again(stats: Mapping[str, Any], where: str) -> str:
     file = catalog_of(stats)
     if file is None:
         return f"redoxfs umount {where} && redoxfs mount --rescan …"
-    return f"{_shown(file)}; redoxfs catalog export with the options that it names, and mount again"
+    return f"{_shown(file)}  # then redoxfs catalog export with the options that it names, and mount again"
 
 
 def catalog_of(stats: Mapping[str, Any]) -> str | None:

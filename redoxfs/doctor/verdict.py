@@ -1,6 +1,7 @@
 """Does this mount help, is it right, what now: one line about a live mount, from its history.
 
-`judge` is the only place that decides. `doctor`, `status` and `report` print what it says, so that they agree. It is a
+`judge` is the only place that decides. `doctor`, `status` and `report` print what it says, so that they agree, but for
+how much more memory to take: a report may be of another machine. It is a
 function of history.json, and of the memory that is free where the mount is, without I/O and clock. A verdict names the
 cause, and a command that mends it when it is run as printed. If a mount is as it should be, it says so without a
 warning; if that cannot be told, it says why not.
