@@ -19,7 +19,14 @@ from redoxfs.cli.options.building import built, default_of, flat
 from redoxfs.cli.parser import HelpAll, Parser, Verbs, add_verb
 from redoxfs.cli.policy_arguments import add_layout, add_policy, add_sharing
 from redoxfs.cli.telemetry_arguments import add_metrics, add_metrics_of_mount, add_stats, add_top
-from redoxfs.launch.defaults import ARCHIVE_LAYOUTS, DEFAULT_PORT, DEFAULT_TIMEOUT_S, LOG_FORMATS, LOG_LEVELS
+from redoxfs.launch.defaults import (
+    ARCHIVE_LAYOUTS,
+    DEFAULT_PORT,
+    DEFAULT_TIMEOUT_S,
+    LOG_FORMATS,
+    LOG_LEVELS,
+    LONG_TIMEOUT_S,
+)
 from redoxfs.launch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -408,7 +415,7 @@ def _add_nodes(verbs: "Verbs[Parser]") -> None:
         help="host:port,host:port,…: the nodes from now on, this one included; run it for each of them",
     )
     _add_json(verb)
-    _add_timeout(verb)
+    _add_timeout(verb, default_of(NodesOptions, "timeout_s"))
 
 
 def _add_inspect(verbs: "Verbs[Parser]") -> None:
@@ -526,7 +533,7 @@ def _add_report(verbs: "Verbs[Parser]") -> None:
 def _add_state(verbs: "Verbs[Parser]") -> None:
     from redoxfs.cli.state_arguments import add_state
 
-    add_state(verbs, _add_timeout)
+    add_state(verbs, lambda verb: _add_timeout(verb, LONG_TIMEOUT_S))
 
 
 def _add_simulate(verbs: "Verbs[Parser]") -> None:

@@ -24,6 +24,9 @@ from redoxfs.linux.ends import end_of
 # A new daemon takes ten times as long to begin, or longer.
 _LOOK_EVERY_S = 0.05
 
+_ANSWER_S = 5.0
+"""For a daemon that listens to answer, before it is asked once more."""
+
 
 def run(options: RestartOptions) -> int:
     """Restart the daemon at MOUNTPOINT; returns 0 once the new one answers."""
@@ -85,7 +88,8 @@ def _next(mount: PathStatus, pid: int, keeper: int, daemon: int, timeout_s: floa
                 raise DaemonError(f"{mount.path}: no other daemon could be started; its log says why")
             ended.unregister(fd)
         try:
-            left_s = max(_LOOK_EVERY_S, deadline_s - time.monotonic())
+            # Not for longer at a time: the keeper may end meanwhile.
+            left_s = max(_LOOK_EVERY_S, min(_ANSWER_S, deadline_s - time.monotonic()))
             stats = send_control(path, "stats", timeout_s=left_s)
         except (OSError, ValueError):
             continue

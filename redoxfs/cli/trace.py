@@ -11,13 +11,12 @@ from pathlib import Path
 
 from redoxfs.cli.options.nodes import TraceOptions
 from redoxfs.launch.control import ask_daemon, live_mount
-from redoxfs.launch.defaults import DEFAULT_TIMEOUT_S
 from redoxfs.launch.errors import UsageError
 
 
 def run(options: TraceOptions) -> int:
     """Send the order; returns 0 once the daemon has it."""
-    mount = live_mount(options.mountpoint, min(options.timeout_s, DEFAULT_TIMEOUT_S))
+    mount = live_mount(options.mountpoint, options.timeout_s)
     # A path of a file may go to the mount through the same symlink.
     tops = [os.fsencode(top) for top in (mount.path, os.path.abspath(options.mountpoint))]
     paths = relative_paths(_read(options.file), tops, options.file)

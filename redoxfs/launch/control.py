@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from redoxfs.launch.defaults import DEFAULT_TIMEOUT_S
 from redoxfs.launch.errors import DaemonError, MountpointError, UsageError
 from redoxfs.launch.path_status import PathStatus, our_mount_at
 from redoxfs.launch.runtime_paths import control_path_of_daemon
@@ -31,7 +32,7 @@ _ANEW_S = 5.0
 
 def live_mount(asked: str, timeout_s: float) -> PathStatus:
     """The mount at ``asked``. Raises MountpointError unless a daemon serves it."""
-    mount = our_mount_at(asked, timeout_s)
+    mount = our_mount_at(asked, min(timeout_s, DEFAULT_TIMEOUT_S))
     if mount.is_stale:
         raise MountpointError(f"{mount.path}: its daemon was killed; to clear the mount: redoxfs umount {mount.path}")
     return mount

@@ -6,6 +6,9 @@ from typing import NamedTuple
 # one from the other.
 DEFAULT_TIMEOUT_S = 60.0
 
+LONG_TIMEOUT_S = 600.0
+"""For commands that make a daemon do what may take a minute or longer."""
+
 # All nodes of a job start at once, but some wait for an image to be pulled or a disk to be mounted.
 DEFAULT_JOIN_TIMEOUT_S = 300.0
 

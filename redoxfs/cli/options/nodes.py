@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from redoxfs.launch.defaults import DEFAULT_TIMEOUT_S
+from redoxfs.launch.defaults import DEFAULT_TIMEOUT_S, LONG_TIMEOUT_S
 from redoxfs.launch.options import MountOptions
 
 
@@ -42,7 +42,7 @@ class TraceOptions:
 
     mountpoint: str
     file: str
-    timeout_s: float = 600.0
+    timeout_s: float = LONG_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,4 +52,4 @@ class NodesOptions:
     mountpoint: str
     new_list: str | None = None
     json: bool = False
-    timeout_s: float = DEFAULT_TIMEOUT_S
+    timeout_s: float = LONG_TIMEOUT_S

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from redoxfs.launch.defaults import DEFAULT_TIMEOUT_S
+from redoxfs.launch.defaults import LONG_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,11 +10,11 @@ class StateSaveOptions:
     mountpoint: str
     file: str
     less: int = 0
-    timeout_s: float = DEFAULT_TIMEOUT_S
+    timeout_s: float = LONG_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)
 class StateLoadOptions:
     mountpoint: str
     file: str
-    timeout_s: float = DEFAULT_TIMEOUT_S
+    timeout_s: float = LONG_TIMEOUT_S
