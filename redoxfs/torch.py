@@ -54,7 +54,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, Subset
 
 from redoxfs.epochs import tell_epoch, tree_of
 from redoxfs.launch.control import ask_daemon
-from redoxfs.launch.errors import CommandError
+from redoxfs.launch.errors import CommandError, UsageError
 from redoxfs.launch.path_status import PathStatus, our_mount_of
 from redoxfs.linux.ends import end_of
 from redoxfs.linux.mount_table import read_mounts
@@ -760,9 +760,11 @@ def _load(mount: PathStatus, laps: bytes) -> View | None:
     _ask(mount, "state-load", laps)
     try:
         answer = ask_daemon(mount, "nodes", b"", TIMEOUT_S)
-    except CommandError:
+    except UsageError:
         # It serves one node alone.
         return None
+    except CommandError as error:
+        raise ResumeError(str(error)) from None
     return answer["view"], answer["nodes"]
 
 
