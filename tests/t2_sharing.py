@@ -260,6 +260,24 @@ def test_what_is_retained_fills_again_after_a_view_or_a_state(tmp_path: Path) ->
     trio.run(main)
 
 
+def test_of_a_sample_that_is_here_twice_the_one_that_was_loaded_is_dropped(tmp_path: Path) -> None:
+    """One of this node's own may come back from a peer, and be reserved, after its next lap began here."""
+    root = fill(tmp_path / "data")
+
+    async def main() -> None:
+        async with sharing([root, root], policy="pool") as members:
+            node, sample = members[0].node, 3
+            node.memory.expect_from_peer([sample])
+            node.memory.reserve(sample, remote=True)
+            node.memory.expect([sample])
+            node.void([sample], ())
+            assert (node.memory.holds_own(sample), node.memory.is_remote(sample)) == (False, True)
+            node.void([sample], ())
+            assert not node.memory.is_remote(sample)
+
+    trio.run(main)
+
+
 def test_a_state_that_the_last_node_saves_has_its_passes(tmp_path: Path) -> None:
     root = fill(tmp_path / "data")
 

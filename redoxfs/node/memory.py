@@ -382,6 +382,10 @@ class Memory:
         """Whether ``sample`` is in the remote slots."""
         return sample in self._remote
 
+    def holds_own(self, sample: int) -> bool:
+        """Whether the slots have ``sample``, or expect it, from this node's storage."""
+        return sample in self._slots
+
     def is_remote(self, sample: int) -> bool:
         """Whether ``sample`` lies with the reserved ones, and came from another node."""
         content = self._reserved.of.get(sample)

@@ -569,7 +569,8 @@ class Node:
             memory.forget(sample, remote=memory.is_remote(sample))
         for sample in unloaded:
             # After its reservation was undone, a sample lies where it was reserved.
-            memory.forget(sample, remote=memory.holds_remote(sample) or memory.is_remote(sample))
+            is_remote = memory.holds_remote(sample) or (memory.is_remote(sample) and not memory.holds_own(sample))
+            memory.forget(sample, remote=is_remote)
 
     def void_dropped(self) -> None:
         """Take out what the policy of several nodes has dropped and revoked."""
