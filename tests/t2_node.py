@@ -26,8 +26,9 @@ from redoxfs.chunks import Read, SourceFile, Stamp, build_cells
 from redoxfs.chunks.store import Payload
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.launch.control import send_control
+from redoxfs.linux.pids import TICKS_PER_S
 from redoxfs.node import Node, OpenFile, plan_slot, serve_control
-from redoxfs.node.callers import TICKS_PER_S, Callers
+from redoxfs.node.callers import Callers
 from redoxfs.node.loader import SLICE_S, Loader
 
 CLASSES, PER_CLASS = 4, 16

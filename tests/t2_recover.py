@@ -25,8 +25,9 @@ from stores import NoKernel
 from redoxfs.chunks import Cells, ChunkStore, build_cells
 from redoxfs.chunks.directory import DirectoryStore
 from redoxfs.dataset import Catalog, build_catalog, read_tree
+from redoxfs.linux.pids import TICKS_PER_S
 from redoxfs.node import PLANNERS, ExpectedOpen, Journal, Node, OpenFile, Past, Plan, RecoveryError
-from redoxfs.node.callers import TICKS_PER_S, Callers
+from redoxfs.node.callers import Callers
 from redoxfs.node.journal import CLOSED, EXACT, FAILED, OPEN, OPENED, Entry, Shared
 from redoxfs.node.recent import TURNS, RecentTurns
 from redoxfs.node.recovery import Recovered
@@ -703,11 +704,11 @@ def test_an_epoch_over_a_kill_gets_no_sample_twice_after_another_view_has_left_o
 def test_the_ranks_that_told_of_an_epoch_are_known_after_a_kill(tmp_path: Path) -> None:
     async def main(dataset: Dataset) -> None:
         mount = mounted(dataset)
-        mount.node.ranks[0] = [None, 3], {0: 700, 2: 702}
-        mount.node.ranks[None] = [7, 2], {1: 0}
+        mount.node.ranks[0] = [None, 3], {0: (700, 1.5), 2: (702, 2.0)}
+        mount.node.ranks[None] = [7, 2], {1: (0, 3.0)}
         mount.node.checkpoint()
         await mount.restart()
-        assert mount.node.ranks == {0: ([None, 3], {0: 700, 2: 702}), None: ([7, 2], {1: 0})}
+        assert mount.node.ranks == {0: ([None, 3], {0: (700, 1.5), 2: (702, 2.0)}), None: ([7, 2], {1: (0, 3.0)})}
         mount.end()
 
     with directory(tmp_path / "data") as dataset:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import trio
 from pools import SIZE_BYTES
 
 from redoxfs.node.control import CLIENT
-from redoxfs.node.told_epochs import ToldEpochs, has_ended
+from redoxfs.node.told_epochs import MachineProcesses, ToldEpochs
 from redoxfs.protocol import PoolPolicy
 
 TREES = ("train", "val")
@@ -96,31 +97,53 @@ def test_the_first_rank_of_an_epoch_begins_its_pass_and_the_others_join_it() -> 
     assert begun_by("-of1.0 -of1.0") == [1, 2], "an epoch is told again each time"
 
 
-def test_ranks_of_a_job_that_was_started_again_do_not_join_those_that_have_ended() -> None:
-    epochs, node = told()
-    alive = {700, 701, 800}
-    epochs = ToldEpochs(node, TREES, lambda process: process not in alive)
+class Born:
+    """Processes that were born when their numbers say, and have ended if they are named."""
 
-    async def tell(rank: int, process: int) -> int:
+    def __init__(self) -> None:
+        self.ended: set[int] = set()
+
+    def born_s(self, process: int) -> float:
+        return process
+
+    def has_ended(self, process: int) -> bool:
+        return process in self.ended
+
+
+def test_ranks_of_a_job_that_was_started_again_do_not_join_those_that_have_ended() -> None:
+    _, node = told()
+    processes, now_s = Born(), 0
+    epochs = ToldEpochs(node, TREES, processes, lambda: now_s)
+
+    async def tell(at_s: int, rank: int, process: int) -> int:
+        nonlocal now_s
+        now_s = at_s
         CLIENT.set(process)
         await epochs.begin_of_rank(json.dumps(["train", 3, 2, rank]).encode())
         return epochs.told
 
-    assert trio.run(tell, 1, 701) == 1
-    assert trio.run(tell, 0, 700) == 1
-    assert trio.run(tell, 1, 701) == 2
-    alive.discard(701)
-    assert trio.run(tell, 0, 800) == 3, "rank 1 of the job before told this epoch too"
+    assert trio.run(tell, 750, 1, 701) == 1
+    assert trio.run(tell, 751, 0, 700) == 1
+    assert trio.run(tell, 760, 1, 701) == 2
+    processes.ended.add(701)
+    assert trio.run(tell, 761, 0, 700) == 2, "rank 1 was through, and rank 0 is of the same job"
+    assert trio.run(tell, 770, 1, 702) == 3
+    processes.ended.add(702)
+    assert trio.run(tell, 900, 0, 800) == 4, "rank 1 of the job before told this epoch too"
 
 
-def test_a_process_that_nobody_knows_has_not_ended() -> None:
-    assert not has_ended(0)
-    assert not has_ended(os.getpid())
+def test_what_the_machine_says_of_processes() -> None:
+    processes = MachineProcesses()
+    assert not processes.has_ended(0)
+    assert processes.born_s(0) == 0
+    assert not processes.has_ended(os.getpid())
+    assert 0 < processes.born_s(os.getpid()) < time.clock_gettime(time.CLOCK_BOOTTIME)
     child = os.fork()
     if not child:
         os._exit(0)
     os.waitpid(child, 0)
-    assert has_ended(child)
+    assert processes.has_ended(child)
+    assert processes.born_s(child) == 0
 
 
 def test_ranks_of_another_job_or_epoch_join_nobody() -> None:

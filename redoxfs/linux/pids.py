@@ -9,6 +9,11 @@ from typing import Protocol
 _FIRST = "pid:[4026531836]"
 """The pid namespace of the machine itself has this number in each kernel (PROC_PID_INIT_INO)."""
 
+_STARTTIME = 19
+"""Of /proc/N/stat, counted after the name's closing parenthesis (proc(5): field 22, in clock ticks since boot)."""
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
 
 def sees_all_pids(proc: Path = Path("/proc")) -> bool:
     """Whether this process is in the machine's own pid namespace, where each thread has a number. Raises OSError."""
@@ -27,6 +32,14 @@ def pid_of_peer(connection: _Connection) -> int:
     # <sys/socket.h>, struct ucred: pid, uid, gid.
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", found)[0])
+
+
+def born_s(number: int, proc: Path = Path("/proc")) -> float:
+    """When a process or a thread began, in s since boot. Raises OSError, or ValueError, where /proc does not say it."""
+    fields = (proc / str(number) / "stat").read_text("latin-1").rpartition(")")[2].split()
+    if len(fields) <= _STARTTIME:
+        raise ValueError("this is no stat of a process")
+    return int(fields[_STARTTIME]) / TICKS_PER_S
 
 
 def pid_namespace() -> int | None:

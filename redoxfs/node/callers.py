@@ -20,14 +20,9 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from redoxfs.linux.pids import born_s
 from redoxfs.node.programs import Programs
 from redoxfs.protocol.binding import HOLDS, UNKNOWN_THREAD
-
-STARTTIME_FIELD = 19
-"""Of /proc/N/stat, counted after the name's closing parenthesis (proc(5): field 22, in clock ticks since boot)."""
-
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-
 
 RECYCLED_S = 0.05
 """The kernel gives out all other numbers before it reuses one, which takes longer than this."""
@@ -148,12 +143,10 @@ class Callers:
         if not self._sees or heard_s is None or self._clock_s() - heard_s < RECYCLED_S:
             return False
         try:
-            fields = (self._proc / str(thread) / "stat").read_text("latin-1")
-            born_s = int(fields.rpartition(")")[2].split()[STARTTIME_FIELD]) / TICKS_PER_S
-        except (OSError, IndexError, ValueError):
+            return born_s(thread, self._proc) > heard_s
+        except (OSError, ValueError):
             # The thread is gone, or /proc hides other users' processes. Then only the number is known.
             return False
-        return born_s > heard_s
 
     def gone(self, threads: Iterable[int]) -> list[int]:
         """Those of ``threads`` that have ended; none if the last check was too recent."""

@@ -64,9 +64,9 @@ NO_TIME_NS = -1
 """The time of a stamp that no file has."""
 
 
-Ranks: TypeAlias = dict[int | None, tuple[list[Any], dict[int, int]]]
+Ranks: TypeAlias = dict[int | None, tuple[list[Any], dict[int, tuple[int, float]]]]
 """By class tree, or None for all: what the ranks of a job say of the present epoch, and those that said so, with their
-processes."""
+processes and when, in s since boot."""
 
 
 class RecoveryError(Exception):
@@ -200,7 +200,10 @@ class NodeState(NamedTuple):
                 **{name: arrays[name] for name in _COLUMNS},
                 policy=policy,
                 place=numbers["place"],
-                ranks={tree: (epoch, dict(came)) for tree, epoch, came in numbers["ranks"]},
+                ranks={
+                    tree: (epoch, {rank: (process, told_s) for rank, (process, told_s) in came})
+                    for tree, epoch, came in numbers["ranks"]
+                },
             )
         except (KeyError, TypeError, ValueError):
             raise CheckpointError("it is damaged: its arrays are not those of a checkpoint") from None

@@ -9,41 +9,72 @@ A policy that has passes begins one, so the epoch has each sample once, whatever
 policies go on as they are; the answer says which it is. `redoxfs.epoch` and `redoxfs.torch` are the clients.
 
 The ranks of a job need not agree. Each tells its epochs, and an epoch has each rank once: the first rank that comes
-again begins the next. So does one that comes after the process of another has ended: it is of a job that was started
-again. Rejected: the number of the epoch alone. Many loaders have none, and a job that resumes has the same one again.
-Who came is in the checkpoint, so that a daemon which takes over between two ranks begins no other pass.
+again begins the next. So does one whose process is of a job that was started again: it was born after another rank told
+the epoch, and that one has ended. Rejected: the number of the epoch alone. Many loaders have none, and a job that
+resumes has the same one again. Who came is in the checkpoint, so that a daemon which takes over between two ranks
+begins no other pass.
 
 Called in the node's task, between two requests.
 """
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
+from redoxfs.linux.pids import born_s
 from redoxfs.node.control import CLIENT
 
 if TYPE_CHECKING:
     from redoxfs.node.node import Node
 
 
-def has_ended(process: int) -> bool:
-    """Whether a process is known to have ended; not if its number is not known (0)."""
-    try:
-        os.kill(process or os.getpid(), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
+_since_boot_s = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+
+
+class Processes(Protocol):
+    """What the machine says of processes by their numbers; 0 is one that cannot be seen from here."""
+
+    def has_ended(self, process: int) -> bool: ...
+    def born_s(self, process: int) -> float: ...
+
+
+class MachineProcesses:
+    """`Processes` of this machine."""
+
+    def has_ended(self, process: int) -> bool:
+        """Not if that is not known."""
+        try:
+            os.kill(process or os.getpid(), 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            return False
         return False
-    return False
+
+    def born_s(self, process: int) -> float:
+        """In s since boot; 0 if it is not known."""
+        try:
+            return born_s(process) if process else 0.0
+        except (OSError, ValueError):
+            return 0.0
 
 
 class ToldEpochs:
     """The verbs, and how often they began passes."""
 
-    def __init__(self, node: "Node", trees: Sequence[str], has_ended: Callable[[int], bool] = has_ended) -> None:
+    def __init__(
+        self,
+        node: "Node",
+        trees: Sequence[str],
+        processes: Processes | None = None,
+        clock_s: Callable[[], float] = _since_boot_s,
+    ) -> None:
         self._node = node
-        self._has_ended = has_ended
+        self._processes = processes or MachineProcesses()
+        self._clock_s = clock_s
         self._trees = trees
         self.told = 0
 
@@ -56,14 +87,20 @@ class ToldEpochs:
         name, *epoch, rank = _parsed(data)
         tree = self._tree_in(os.fsencode(name))
         ranks, process = self._node.ranks, CLIENT.get()
+        told = process, self._clock_s()
         of_epoch, came = ranks.get(tree, (None, {}))
-        if of_epoch == epoch and rank not in came and not any(map(self._has_ended, came.values())):
-            came[rank] = process
+        if of_epoch == epoch and rank not in came and not self._is_of_later_job(process, came.values()):
+            came[rank] = told
             self._node.checkpoint()
             return {"begun": True}
         if self._node.plan.policy.has_passes:
-            ranks[tree] = epoch, {rank: process}
+            ranks[tree] = epoch, {rank: told}
         return self._begin(tree)
+
+    def _is_of_later_job(self, process: int, came: Iterable[tuple[int, float]]) -> bool:
+        """Whether a process began after one had told an epoch that has ended since."""
+        began_s = self._processes.born_s(process)
+        return any(began_s > told_s and self._processes.has_ended(other) for other, told_s in came)
 
     async def tree_of(self, data: bytes) -> Mapping[str, Any]:
         """``tree``: that which the directory ``data``, from the mountpoint on, lies in; else the only one in it.
