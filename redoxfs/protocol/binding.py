@@ -466,7 +466,7 @@ class Binding:
             return LOOK
         at_rest = self._opened is not None and self._answer[path] >= 0
         if at_rest and not self._was_opened(path, file):
-            # Also for a thread that saw another size: of a file of the group that it opened before.
+            # Also for a thread that was told the size of the next sample, of a file that was opened already.
             return JOIN
         return RESERVED if path in self._reservations else TURN
 
