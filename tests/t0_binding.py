@@ -275,14 +275,18 @@ def test_a_stat_while_bound_holds_after_the_close() -> None:
 # Groups: an image and its caption
 
 
-def test_batched_order_images_first_then_captions() -> None:
+@pytest.mark.parametrize(("thread", "asks"), [(100, False), (100, True), (200, True)])
+def test_batched_order_images_first_then_captions(thread: int, asks: bool) -> None:
+    """Whoever opens the captions may ask for the sizes of the images before."""
     binding = job(files=2)
     for epoch in range(3):
         order = shuffled(epoch)
         for start in range(0, 64, 16):
             batch = order[start : start + 16]
             images = [read(binding, path, 100, IMAGE) for path in batch]
-            assert [read(binding, path, 100, CAPTION) for path in batch] == images
+            for path in batch if asks else ():
+                binding.stat(path, IMAGE, thread)
+            assert [read(binding, path, thread, CAPTION) for path in batch] == images
 
 
 def test_image_and_caption_opened_by_two_threads() -> None:
@@ -328,19 +332,6 @@ def test_stat_and_open_of_both_files_agree() -> None:
             reported = {binding.stat(path, file, 100).sample for file in (IMAGE, CAPTION)}
             assert len(reported) == 1
             assert {read(binding, path, 100, file) for file in (CAPTION, IMAGE)} == reported
-
-
-@pytest.mark.parametrize("thread", [100, 200])
-def test_a_size_of_an_image_between_does_not_tear_a_group(thread: int) -> None:
-    binding = job(files=2)
-    for epoch in range(3):
-        order = shuffled(epoch)
-        for start in range(0, 64, 16):
-            batch = order[start : start + 16]
-            images = [read(binding, path, 100, IMAGE) for path in batch]
-            for path in batch:
-                binding.stat(path, IMAGE, thread)
-            assert [read(binding, path, thread, CAPTION) for path in batch] == images
 
 
 def test_a_group_keeps_its_bytes_until_all_members_are_opened() -> None:

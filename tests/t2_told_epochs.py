@@ -12,7 +12,7 @@ import trio
 from pools import SIZE_BYTES
 
 from redoxfs.node.control import CLIENT
-from redoxfs.node.told_epochs import MachineProcesses, ToldEpochs
+from redoxfs.node.told_epochs import Processes, ToldEpochs
 from redoxfs.protocol import PoolPolicy
 
 TREES = ("train", "val")
@@ -97,7 +97,7 @@ def test_the_first_rank_of_an_epoch_begins_its_pass_and_the_others_join_it() -> 
     assert begun_by("-of1.0 -of1.0") == [1, 2], "an epoch is told again each time"
 
 
-class Born:
+class Born(Processes):
     """Processes that were born when their numbers say, and have ended if they are named."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ def test_ranks_of_a_job_that_was_started_again_do_not_join_those_that_have_ended
 
 
 def test_what_the_machine_says_of_processes() -> None:
-    processes = MachineProcesses()
+    processes = Processes()
     assert not processes.has_ended(0)
     assert processes.born_s(0) == 0
     assert not processes.has_ended(os.getpid())

@@ -13,15 +13,22 @@ import stat
 from collections.abc import Sequence
 
 import redoxfs.native._native as faults
-from redoxfs.chunks.store import Access, ChunkStore, FileBytes, NarrowedError, NativeRead, Read, SourceFile, Stamp
+from redoxfs.chunks.store import (
+    Access,
+    ChunkStore,
+    FileBytes,
+    NarrowedError,
+    NativeRead,
+    Read,
+    SourceFile,
+    Stamp,
+    attempted,
+)
 from redoxfs.dataset import Catalog
 from redoxfs.dataset.columns import native_tree
 from redoxfs.linux.beneath import open_beneath
 from redoxfs.linux.times import mtime_ns
 from redoxfs.native import Files
-
-ATTEMPTS = 2
-"""A failed read is retried once: after a network error the second attempt mostly succeeds."""
 
 _REASONS = {
     faults.NOT_REGULAR: "no longer a regular file",
@@ -81,21 +88,11 @@ class DirectoryStore(ChunkStore):
     def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
         """Read bytes of one file again; an error if the file has changed."""
         path = self._tree.path(int(self._members[self._member_at[sample] + file]))
-        for _ in range(ATTEMPTS):
-            try:
-                return _read_part(self._root_fd, path, stamp, offset, size)
-            except OSError as error:
-                failure = error
-        raise failure
+        return attempted(lambda: _read_part(self._root_fd, path, stamp, offset, size))
 
     def open_file(self, entry: int) -> SourceFile:
         """Open the file that has the entry's path now."""
-        for _ in range(ATTEMPTS):
-            try:
-                return self._opened(entry)
-            except OSError as error:
-                failure = error
-        raise failure
+        return attempted(lambda: self._opened(entry))
 
     def _opened(self, entry: int) -> SourceFile:
         fd = open_beneath(self._root_fd, self._tree.path(entry))
@@ -115,17 +112,15 @@ class DirectoryFile:
         self._fd = fd
 
     def read(self, offset: int, size: int) -> bytes:
-        for _ in range(ATTEMPTS):
-            try:
-                data = _read(self._fd, offset, size)
-                # The file may have become shorter; what has grown since the open may end anywhere.
-                end = min(offset + size, self.stamp.size)
-                if offset + len(data) >= end or offset + len(data) >= os.fstat(self._fd).st_size:
-                    return data
-                failure = OSError(errno.EIO, "the storage returned fewer bytes than the file has")
-            except OSError as error:
-                failure = error
-        raise failure
+        return attempted(lambda: self._read(offset, size))
+
+    def _read(self, offset: int, size: int) -> bytes:
+        data = _read(self._fd, offset, size)
+        # The file may have become shorter; what has grown since the open may end anywhere.
+        end = min(offset + size, self.stamp.size)
+        if offset + len(data) < end and offset + len(data) < os.fstat(self._fd).st_size:
+            raise OSError(errno.EIO, "the storage returned fewer bytes than the file has")
+        return data
 
     def close(self) -> None:
         os.close(self._fd)

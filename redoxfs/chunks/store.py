@@ -13,13 +13,29 @@ import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from redoxfs.native import Buffer, Files, Shards
 
 if TYPE_CHECKING:
     # A type alias of the stub.
     from redoxfs.native._native import FileResult
+
+Result = TypeVar("Result")
+
+ATTEMPTS = 2
+"""A failed read is retried once: after a network error the second attempt mostly succeeds."""
+
+
+def attempted(read: Callable[[], Result]) -> Result:
+    """What ``read`` returns, at the second attempt if the first fails. Raises OSError: that of the last one."""
+    for _ in range(ATTEMPTS):
+        try:
+            return read()
+        except OSError as error:
+            failure = error
+    raise failure
+
 
 NO_INODE = 0
 """Not the inode of any file."""

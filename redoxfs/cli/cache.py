@@ -1,7 +1,6 @@
 """`redoxfs cache`: list, check or remove the datasets that mounts with --cache have kept."""
 
 import json
-from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,7 +92,7 @@ def _verify(root: "Root", options: CacheVerifyOptions) -> int:
         content = f"{counted(checked.files, 'copy', 'copies')}, {format_bytes(checked.size)}"
         say(f"{entry.key}: {content}, {'none damaged' if is_whole else trouble}")
     if options.json:
-        with read_or_not() if damaged else nullcontext():
+        with read_or_not(goes_on=bool(damaged)):
             print(json.dumps(found, indent=2))
     elif not found:
         say(f"{root.name}: contains no dataset")

@@ -4,7 +4,6 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 from redoxfs.cli.options.examining import DoctorOptions
@@ -49,7 +48,7 @@ def run(options: DoctorOptions) -> int:
     found = sorted(_checks(options, nodes), key=lambda result: result.name != NAME)
     problems = sum(each.level is Level.PROBLEM for each in found)
     checks = {"path": options.path, "problems": problems, "checks": [each.as_dict() for each in found]}
-    with read_or_not() if problems else nullcontext():
+    with read_or_not(goes_on=problems > 0):
         if options.json:
             print(json.dumps(checks, indent=2))
         else:

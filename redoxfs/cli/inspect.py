@@ -169,17 +169,17 @@ def _memory(dataset: Dataset, with_cache: "Cells | None", policy: str, memory_by
     from redoxfs.node import PLANNERS, pool_reads
 
     catalog, cells = dataset.catalog, dataset.cells
-    reads_with: Callable[[int], float] = partial(pool_reads, catalog, cells)
-    if nodes > 1:
-        reads_with = PoolOfNode(catalog, cells, nodes).reads
 
-    def needed_for(chunks: "Cells") -> dict[str, int]:
+    def in_chunks(chunks: "Cells") -> tuple[dict[str, int], Callable[[int], float]]:
+        """The memory for each share of the samples, and what an epoch reads with so many bytes."""
         memory_for: Callable[[float], int] = partial(PLANNERS[policy].memory_for, catalog, chunks)
+        reads_with: Callable[[int], float] = partial(pool_reads, catalog, chunks)
         if nodes > 1:
-            memory_for = PoolOfNode(catalog, chunks, nodes).memory_for
-        return {name: memory_for(share) for name, share in _SHARES.items()}
+            of_node = PoolOfNode(catalog, chunks, nodes)
+            memory_for, reads_with = of_node.memory_for, of_node.reads
+        return {name: memory_for(share) for name, share in _SHARES.items()}, reads_with
 
-    needed = needed_for(cells)
+    needed, reads_with = in_chunks(cells)
     files = int(catalog.tree.kind_mask(stat.S_IFREG).sum())
     is_cached = with_cache is None
     facts = {
@@ -191,7 +191,7 @@ def _memory(dataset: Dataset, with_cache: "Cells | None", policy: str, memory_by
         "limit_for": {name: limit_for(size, files, caches=is_cached) for name, size in needed.items()},
     }
     if with_cache is not None:
-        needed_then = needed if with_cache is cells else needed_for(with_cache)
+        needed_then = needed if with_cache is cells else in_chunks(with_cache)[0]
         facts |= {
             "chunk_size_with_cache": with_cache.chunk_size,
             "memory_with_cache_for": needed_then,

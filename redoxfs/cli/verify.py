@@ -5,7 +5,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from redoxfs.cli.exits import EXITS
@@ -41,7 +40,7 @@ def run(options: VerifyOptions) -> int:
             found = _of_folder(source, jobs, on_progress)
         else:
             found = verify_objects(source.address, jobs, options.timeout_s, on_progress)
-    with read_or_not() if found.problems else nullcontext():
+    with read_or_not(goes_on=bool(found.problems)):
         if options.json:
             print(json.dumps({"ok": not found.problems, **dataclasses.asdict(found)}, indent=2))
         else:

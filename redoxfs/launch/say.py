@@ -59,12 +59,15 @@ def discard(stream: TextIO) -> None:
 
 
 @contextmanager
-def read_or_not() -> Iterator[None]:
-    """The block prints to stdout. If nobody reads that, it ends early, and the command goes on."""
+def read_or_not(*, goes_on: bool = True) -> Iterator[None]:
+    """The block prints to stdout. If nobody reads that, it ends early, and the command goes on; unless ``goes_on``, the
+    block raises BrokenPipeError, as without this."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
+        if not goes_on:
+            raise
         discard(sys.stdout)
 
 

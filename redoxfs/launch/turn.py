@@ -30,6 +30,7 @@ from redoxfs.launch.runtime_paths import control_path, lock_path_of_daemon
 from redoxfs.launch.say import say
 from redoxfs.linux.mount_table import Mount
 from redoxfs.linux.parent import signal_at_the_parents_end
+from redoxfs.linux.pids import born_s
 
 if TYPE_CHECKING:
     from redoxfs.launch.options import MountOptions
@@ -120,7 +121,4 @@ def end_turn(turn: int) -> None:
 
 def began_before(boottime_s: float) -> bool:
     """Whether this process began before a time of CLOCK_BOOTTIME."""
-    with open("/proc/self/stat", "rb") as file:
-        # Behind the program's name, which may contain anything; the time is field 22 (proc(5)).
-        fields = file.read().rpartition(b")")[2].split()
-    return int(fields[22 - 3]) / os.sysconf("SC_CLK_TCK") < boottime_s
+    return born_s(os.getpid()) < boottime_s

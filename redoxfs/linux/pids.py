@@ -1,8 +1,9 @@
-"""Which processes of the machine this one can see, where their numbers count, and which is at the end of a socket."""
+"""Which processes of the machine this one can see, where their numbers count, and which one a socket leads to."""
 
 import os
 import socket
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -36,10 +37,22 @@ def pid_of_peer(connection: _Connection) -> int:
 
 def born_s(number: int, proc: Path = Path("/proc")) -> float:
     """When a process or a thread began, in s since boot. Raises OSError, or ValueError, where /proc does not say it."""
+    # The name may have anything in it.
     fields = (proc / str(number) / "stat").read_text("latin-1").rpartition(")")[2].split()
     if len(fields) <= _STARTTIME:
         raise ValueError("this is no stat of a process")
     return int(fields[_STARTTIME]) / TICKS_PER_S
+
+
+def exists(number: int, signal: Callable[[int, int], None] = os.kill) -> bool:
+    """Whether there is a process or a thread of this number. Not from /proc, which may hide other users' processes."""
+    try:
+        signal(number, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def pid_namespace() -> int | None:

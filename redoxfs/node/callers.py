@@ -20,7 +20,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from redoxfs.linux.pids import born_s
+from redoxfs.linux.pids import born_s, exists
 from redoxfs.node.programs import Programs
 from redoxfs.protocol.binding import HOLDS, UNKNOWN_THREAD
 
@@ -153,17 +153,7 @@ class Callers:
         start_s = self._clock_s()
         if not self._sees or start_s < self._look_s:
             return []
-        gone = [thread for thread in threads if not self._exists(thread)]
+        gone = [thread for thread in threads if not exists(thread, self._signal)]
         now_s = self._clock_s()
         self._look_s = now_s + max(GONE_S, (now_s - start_s) / GONE_SHARE)
         return gone
-
-    def _exists(self, thread: int) -> bool:
-        # Not from /proc, which may hide other users' processes.
-        try:
-            self._signal(thread, 0)
-        except ProcessLookupError:
-            return False
-        except OSError:
-            return True
-        return True

@@ -22,9 +22,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from redoxfs.linux.pids import born_s
+from redoxfs.linux.pids import born_s, exists
 from redoxfs.node.control import CLIENT
 
 if TYPE_CHECKING:
@@ -34,25 +34,12 @@ if TYPE_CHECKING:
 _since_boot_s = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
-class Processes(Protocol):
+class Processes:
     """What the machine says of processes by their numbers; 0 is one that cannot be seen from here."""
-
-    def has_ended(self, process: int) -> bool: ...
-    def born_s(self, process: int) -> float: ...
-
-
-class MachineProcesses:
-    """`Processes` of this machine."""
 
     def has_ended(self, process: int) -> bool:
         """Not if that is not known."""
-        try:
-            os.kill(process or os.getpid(), 0)
-        except ProcessLookupError:
-            return True
-        except OSError:
-            return False
-        return False
+        return process > 0 and not exists(process)
 
     def born_s(self, process: int) -> float:
         """In s since boot; 0 if it is not known."""
@@ -73,7 +60,7 @@ class ToldEpochs:
         clock_s: Callable[[], float] = _since_boot_s,
     ) -> None:
         self._node = node
-        self._processes = processes or MachineProcesses()
+        self._processes = processes or Processes()
         self._clock_s = clock_s
         self._trees = trees
         self.told = 0

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from redoxfs.chunks import Read, SourceFile, StorageSpeed
-from redoxfs.chunks.directory import ATTEMPTS
+from redoxfs.chunks.store import attempted
 from redoxfs.packed.index import Index
 from redoxfs.packed.sharded import ShardedStore, Sweep
 
@@ -80,14 +80,13 @@ class PackedStore(ShardedStore):
         if fd == NOT_HERE:
             raise self._is_elsewhere(entry)
         at = self._data_at[entry] + offset
-        for _ in range(ATTEMPTS):
+
+        def read() -> bytes:
             if again:
                 os.posix_fadvise(fd, at, size, os.POSIX_FADV_DONTNEED)
-            try:
-                return self._pread(fd, at, size)
-            except OSError as error:
-                failure = error
-        raise failure
+            return self._pread(fd, at, size)
+
+        return attempted(read)
 
     def _preadv(self, fd: int, parts: list[memoryview], at: int) -> int:
         try:
