@@ -502,6 +502,13 @@ def test_a_directory_without_files_is_a_problem(tmp_path: Path) -> None:
     assert found.command == f"ls -la {tmp_path}"
 
 
+def test_a_probe_reads_as_many_files_as_it_can_of_a_flat_folder(tmp_path: Path) -> None:
+    # A server's cache would answer for few files that are read again and again.
+    for number in range(300):
+        (tmp_path / f"{number}.jpg").write_bytes(b"x")
+    assert probe(tmp_path, 0.5).files == 300
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_directory_that_this_user_may_not_read_is_a_problem(tmp_path: Path) -> None:
     folder = tmp_path / "data"

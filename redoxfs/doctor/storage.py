@@ -54,7 +54,8 @@ MOST_BYTES = 2 << 30
 """That a probe reads in all. Storage in a cloud may bill for more."""
 
 MOST_FILES, MOST_OF_FOLDER, MOST_LISTED = 20_000, 128, 5_000
-"""Files that the probe chooses from, of which so many from one folder, and the entries it looks at there."""
+"""Files that the probe chooses from, of which so many from one folder while others have as many, and the entries it
+looks at there. A server caches what it has read, so no file should be read twice."""
 
 FILE_BYTES, BLOCK_BYTES, LONG_BYTES = 16 << 20, 4096, 4 << 20
 """The most that is read of a file at once; a read at a random place of a shard; a long read."""
@@ -334,6 +335,7 @@ def _choose(folder: Path, most_s: float, patience_s: float, at_random: random.Ra
     os.close(root)
     folders: list[str] = [os.fspath(folder)]
     files: list[str] = []
+    others: list[str] = []
     failure = refused = None
     while folders and len(files) < MOST_FILES and time.monotonic() - began < (most_s if files else patience_s):
         inner = folders.pop(at_random.randrange(len(folders)))
@@ -348,9 +350,13 @@ def _choose(folder: Path, most_s: float, patience_s: float, at_random: random.Ra
         except OSError as refusal:
             failure = f"{inner}: {refusal.strerror}"
             refused = inner if isinstance(refusal, PermissionError) else refused
-        files += here if packed else at_random.sample(here, min(len(here), MOST_OF_FOLDER))
         if packed:
+            files = here
             break
+        at_random.shuffle(here)
+        files += here[:MOST_OF_FOLDER]
+        others += here[MOST_OF_FOLDER : MOST_OF_FOLDER + MOST_FILES - len(others)]
+    files += at_random.sample(others, max(0, min(len(others), MOST_FILES - len(files))))
     at_random.shuffle(files)
     complete = not folders and failure is None
     return {"files": files, "packed": packed, "failure": failure, "refused": refused, "complete": complete}
