@@ -64,7 +64,8 @@ static int read_file(void *context, int fd, char *to, size_t size, int64_t at) {
 
 // At most a block of bytes, from the window if they are there. NULL, with a state, if they cannot be read.
 static const char *bytes_at(walk *walk, int64_t at, size_t size) {
-    if (at < walk->window_at || at + (int64_t)size > walk->window_at + (int64_t)walk->window_bytes) {
+    // Differences, as a sum may be beyond 2^63: a sparse file, or a server, may claim any size below.
+    if (at < walk->window_at || (int64_t)size > (int64_t)walk->window_bytes - (at - walk->window_at)) {
         redox_index *index = walk->index;
         int64_t left = walk->archive->end - at;
         if (left < (int64_t)size) {
@@ -101,10 +102,11 @@ static int64_t decimal(const char *from, const char *limit, int64_t most, const 
     int64_t value = 0;
     const char *at = from;
     for (; at < limit && *at >= '0' && *at <= '9'; at++) {
-        if (value > (most - (*at - '0')) / 10) {
+        int digit = *at - '0';
+        if (digit > most || value > (most - digit) / 10) {
             return -1;
         }
-        value = value * 10 + (*at - '0');
+        value = value * 10 + digit;
     }
     *end = at;
     return at > from ? value : -1;
@@ -307,6 +309,12 @@ static int parse_records(extended *to, const char *data, size_t size) {
     return 0;
 }
 
+// Goes on behind `size` bytes at `data_at`, which are in the archive. Nothing needs the last padding.
+static void go_behind(walk *walk, int64_t data_at, int64_t size) {
+    int64_t left = walk->archive->end - data_at - size, padding = -size & (BLOCK - 1);
+    walk->at = data_at + size + (padding < left ? padding : left);
+}
+
 // The bytes behind the header at `at`: pax records, or a long name.
 static bool take_extended(walk *walk, char type, int64_t size) {
     if (size > PAX_BYTES) {
@@ -475,9 +483,7 @@ static bool take_member(walk *walk, const char *block, char type, int64_t size) 
     forget(&walk->own);
     // The window that comes next: short, if what lies between is skipped.
     walk->wanted = size > walk->index->through_bytes ? walk->index->short_window : walk->index->long_window;
-    int64_t padded = size > INT64_MAX - BLOCK ? size : (size + BLOCK - 1) / BLOCK * BLOCK;
-    // Nothing needs the last padding.
-    walk->at = padded > archive->end - member.data_at ? archive->end : member.data_at + padded;
+    go_behind(walk, member.data_at, size);
     return true;
 }
 
@@ -530,8 +536,7 @@ static bool take_header(walk *walk, bool is_first, bool *ends) {
     if (!take_extended(walk, type, size)) {
         return false;
     }
-    int64_t next = walk->at + BLOCK + (size + BLOCK - 1) / BLOCK * BLOCK;
-    walk->at = next > archive->end ? archive->end : next;
+    go_behind(walk, walk->at + BLOCK, size);
     return true;
 }
 

@@ -175,11 +175,14 @@ static void check_extended(void) {
     CHECK(has(1, REDOX_MEMBER_FILE, name, "", "x") && one.members[1].mtime_ns == INT64_C(1600000000062500000));
     CHECK(has(2, REDOX_MEMBER_FILE, "base256", "", "yz") && has(3, REDOX_MEMBER_FILE, "pre/fix/name", "", ""));
     redox_index_free(&indexed);
-    add_pax('x', records, sizeof records - 1);
-    add("short", '0', "", "");
-    index_made(100, 0);
-    CHECK(one.state == REDOX_ARCHIVE_DAMAGED);
-    redox_index_free(&indexed);
+    const char *wrong[] = {records, "9 a=b\n", "12 path=p/q\n7 a=b\n"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        add_pax('x', wrong[i], strlen(wrong[i]));
+        add("short", '0', "", "");
+        index_made(100, 0);
+        CHECK(one.state == REDOX_ARCHIVE_DAMAGED);
+        redox_index_free(&indexed);
+    }
 }
 
 static void check_sparse(void) {
@@ -278,6 +281,51 @@ static void check_damage(void) {
     index_made(100, 0);
     CHECK(one.state == REDOX_ARCHIVE_DAMAGED);
     redox_index_free(&indexed);
+}
+
+// Where all but the first header is that was made: two blocks below 2^63.
+static const int64_t FAR = INT64_MAX - 2 * BLOCK + 1;
+
+static int read_far(void *context, int fd, char *to, size_t size, int64_t at) {
+    (void)context, (void)fd;
+    memset(to, 0, size);
+    CHECK(at >= 0 && (int64_t)size <= INT64_MAX - at);
+    if (at == 0) {
+        memcpy(to, made, BLOCK);
+    } else if (at >= FAR) {
+        memcpy(to, made + BLOCK + (at - FAR), size);
+    }
+    return 0;
+}
+
+static void set_size(char *block, int64_t size) {
+    memset(block + 124, 0, 12);
+    block[124] = (char)0x80;
+    for (int i = 0; i < 8; i++) {
+        block[135 - i] = (char)(size >> 8 * i);
+    }
+    seal(block);
+}
+
+// A sparse file, or a server, may claim any size: no sum of a place and a size goes beyond 2^63.
+static void check_far(void) {
+    char records[BLOCK] = "511 a=";
+    memset(records + 6, 'z', BLOCK - 8);
+    records[BLOCK - 2] = '\n';
+    for (int is_extended = 0; is_extended < 2; is_extended++) {
+        made_bytes = 0;
+        set_size(add_header("first", '0', 0, ""), FAR - BLOCK + (is_extended ? 0 : BLOCK));
+        add_pax('x', records, BLOCK - 1);
+        redox_archive far = {-1, 0, INT64_MAX};
+        indexed = (redox_index){&far, 1, 100, 0, 128 << 10, BLOCK, .read = read_far};
+        CHECK(!redox_index_init(&indexed));
+        indexed.running = 1;
+        redox_index_work(&indexed);
+        CHECK(far.count == 1 && far.state == (is_extended ? REDOX_ARCHIVE_DONE : REDOX_ARCHIVE_TRUNCATED));
+        CHECK(far.at == (is_extended ? INT64_MAX : FAR + BLOCK));
+        redox_index_free(&indexed);
+    }
+    made_bytes = 0;
 }
 
 static void check_bomb(void) {
@@ -389,6 +437,7 @@ int main(void) {
     check_extended();
     check_sparse();
     check_damage();
+    check_far();
     check_bomb();
     check_threads();
     check_random();
