@@ -227,7 +227,8 @@ static bool are_in_order(const redox_shards *shards, const int32_t *entries, siz
             *gap = (size_t)(begin - end);
         }
         previous = begin;
-        end = begin + size;
+        // As a sweep goes: for an empty file it never turns back.
+        end = size || begin > end ? begin + size : end;
     }
     return true;
 }

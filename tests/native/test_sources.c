@@ -104,6 +104,14 @@ static ssize_t interrupted_read(int fd, const struct iovec *parts, int count, of
     return real_calls.preadv2(fd, parts, count, at, flags & ~0x80);
 }
 
+// Sees pieces that are longer than their memory, which the kernel would write to unseen by a sanitizer.
+static ssize_t touching_read(int fd, const struct iovec *parts, int count, off_t at, int flags) {
+    for (int i = 0; i < count; i++) {
+        memset(parts[i].iov_base, 0, parts[i].iov_len);
+    }
+    return real_calls.preadv2(fd, parts, count, at, flags & ~0x80);
+}
+
 static ssize_t read_after_change(int fd, const struct iovec *parts, int count, off_t at, int flags) {
     before_call();
     return real_calls.preadv2(fd, parts, count, at, flags);
@@ -443,6 +451,28 @@ static void test_damaged_columns(packed *of) {
     }
 }
 
+// An index may say that an empty file lies within another one, and that the next lies just too far from it to be read
+// without a jump.
+static void test_an_empty_file_within_another(packed *of) {
+    enum { FILES = 4, MOST_GAP = 16 << 20 };
+    static const int64_t size[FILES] = {100, 5000, 0, 100}, at[FILES] = {512, 1024, 1536, 1536 + MOST_GAP + 512};
+    static packed whole;
+    whole = *of;
+    memcpy(of->files.size + FIRST, size, sizeof size);
+    memcpy(of->data_at + FIRST, at, sizeof at);
+    struct stat now;
+    CHECK(!fstat(of->fds[0], &now));
+    redox_version version = {now.st_size, (int64_t)now.st_mtim.tv_sec * 1000000000 + now.st_mtim.tv_nsec, now.st_ino};
+    of->shards.versions = &version;
+    redox_storage_calls.preadv2 = touching_read;
+    sweep(of, FILES);
+    CHECK(judge(of, FILES, 0) == 0);
+    restore_calls();
+    of->shards.versions = NULL;
+    memcpy(of->files.size, whole.files.size, sizeof whole.files.size);
+    memcpy(of->data_at, whole.data_at, sizeof whole.data_at);
+}
+
 int main(void) {
     real_calls = redox_storage_calls;
     test_files();
@@ -450,6 +480,7 @@ int main(void) {
     test_whole_sweeps(&packed_files);
     test_calls_that_go_wrong(&packed_files);
     test_damaged_columns(&packed_files);
+    test_an_empty_file_within_another(&packed_files);
     test_damage_in_a_shard(&packed_files);
     CHECK(!close(packed_files.fds[0]));
     free(packed_files.bytes);
