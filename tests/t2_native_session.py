@@ -212,6 +212,17 @@ def test_closing_drops_all_bytes_and_is_idempotent() -> None:
             it.session.opened(1, 5, 7, 1, None, -1, False, True)
 
 
+def test_a_closed_session_writes_nothing_to_descriptors_that_may_be_others_files_by_now() -> None:
+    with served() as it:
+        event = it.event(wire.open_(inode_of(DATA, FIRST)))
+        it.session.close()
+        it.session.failed(event[1], errno.EIO)
+        assert not it.session.log_opened(event[1], 1 << 63)
+        it.session.freed([FIRST])
+        it.session.wake(3)
+        assert it.device.waiting() == []
+
+
 def test_a_session_that_nobody_closed_drops_all_bytes() -> None:
     before = bytes_in_buffers()
     with Device() as device:

@@ -318,6 +318,17 @@ def test_helpers_wait_until_the_old_requests_were_delivered(helpers: int) -> Non
         assert mount.device.reply_to(newer).error == errno.EIO
 
 
+def test_a_session_that_is_closed_leaves_old_requests_to_the_next_one(mount: Mount) -> None:
+    event = mount.event(wire.open_(FILE))
+    mount.go_on()
+    mount.session.close()
+    assert mount.events() == []
+    assert mount.session.take(0, 0) is None
+    assert mount.session.waiting() == [event[1]]
+    mount.go_on()
+    assert [again[:5] for again in mount.events()] == [event[:5]]
+
+
 def test_crashes_count_against_the_request_that_was_decided(mount: Mount) -> None:
     blameless, guilty = mount.event(wire.open_(FILE)), mount.event(wire.open_(OTHER))
     for time in (1, 2, 3):

@@ -114,6 +114,11 @@ int redox_reply_attributes(const redox_devices *devices, uint64_t ticket, const 
     return redox_reply(devices, ticket, &out, sizeof out);
 }
 
+static int send_notice(const redox_devices *devices, const void *message, size_t size) {
+    struct iovec whole = {(void *)message, size};
+    return devices->count ? write_all(devices->fds[0], &whole, 1) : ENOENT;
+}
+
 int redox_notify_void(const redox_devices *devices, uint64_t inode, bool attributes_only) {
     struct {
         struct fuse_out_header header;
@@ -122,8 +127,7 @@ int redox_notify_void(const redox_devices *devices, uint64_t inode, bool attribu
         .header = {.len = sizeof message, .error = FUSE_NOTIFY_INVAL_INODE},
         .body = {.ino = inode, .off = attributes_only ? -1 : 0},
     };
-    struct iovec whole = {&message, sizeof message};
-    int error = write_all(devices->fds[0], &whole, 1);
+    int error = send_notice(devices, &message, sizeof message);
     return error == ENOENT ? 0 : error;
 }
 
@@ -132,8 +136,7 @@ void redox_notify_poll(const redox_devices *devices, uint64_t waiter) {
         struct fuse_out_header header;
         struct fuse_notify_poll_wakeup_out body;
     } message = {.header = {.len = sizeof message, .error = FUSE_NOTIFY_POLL}, .body = {.kh = waiter}};
-    struct iovec whole = {&message, sizeof message};
-    write_all(devices->fds[0], &whole, 1);
+    send_notice(devices, &message, sizeof message);
 }
 
 void redox_fill_entry(const redox_tree *tree, uint64_t inode, size_t entry, int64_t size, bool lasts,

@@ -20,7 +20,7 @@ enum {
 
 typedef struct {
     int fds[REDOX_DEVICES];
-    unsigned count;
+    unsigned count;        // 0: the session is closed, and nothing is sent
     redox_shared *shared;  // NULL: requests are not kept
 } redox_devices;
 

@@ -453,6 +453,8 @@ void redox_session_close(redox_session *session) {
     session->core.closed = true;
     atomic_store_explicit(&session->core.over, true, memory_order_relaxed);
     redox_handles_free(&session->core.handles);
+    // The caller may close its descriptors now, whose numbers other files get.
+    session->core.devices.count = 0;
 }
 
 static void close_fd(int fd) {
@@ -641,7 +643,7 @@ unsigned redox_session_waiting(const redox_session *session, uint64_t uniques[RE
 }
 
 int redox_session_take(redox_session *session, uint32_t look_us, uint32_t wait_ms, redox_event *events, int most) {
-    if (session->again) {
+    if (session->again && !session->core.closed) {
         deliver_again(session, (unsigned)most);
         if (!session->again) {
             // With fewer of them, or none, the owner answers more.
