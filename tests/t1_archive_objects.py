@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import os
 import random
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -213,6 +214,28 @@ def test_a_reader_that_returns_anything_else_is_an_error() -> None:
             progress=None,
         )
         assert result[0][0] == errno.EIO
+
+
+def test_the_threads_of_an_index_leave_signals_to_the_program() -> None:
+    blocked: list[set[signal.Signals | int]] = []
+
+    def read(_number: int, _size: int, _at: int) -> int:
+        blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        return errno.EIO
+
+    index_archives(
+        [(0, 0, 4096)],
+        threads=1,
+        most_headers=10,
+        through_bytes=0,
+        long_window=4096,
+        short_window=4096,
+        salvages=False,
+        read=read,
+        progress=None,
+    )
+    assert {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1} <= blocked[0]
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 # Names

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "threads.h"
+
 enum {
     BLOCK = REDOX_TAR_BLOCK,
     // The records of one pax header. Those of real archives have some hundred bytes, and extended attributes 64 KiB.
@@ -579,13 +581,7 @@ int redox_index_init(redox_index *index) {
     if (failure) {
         return failure;
     }
-    pthread_condattr_t attributes;
-    failure = pthread_condattr_init(&attributes);
-    if (!failure) {
-        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-        failure = pthread_cond_init(&index->news, &attributes);
-        pthread_condattr_destroy(&attributes);
-    }
+    failure = redox_condition_init(&index->news);
     if (failure) {
         pthread_mutex_destroy(&index->lock);
     }

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "python_types.h"
+#include "threads.h"
 
 // How often the caller hears of progress, and Ctrl-C is noticed.
 enum { TICK_MS = 100 };
@@ -34,7 +35,7 @@ int redox_crew_run(const redox_crew *crew, size_t count, PyObject *progress, boo
     int failure = 0;
     *crew->running = count;
     for (; started < count && !failure; started += !failure) {
-        failure = pthread_create(&threads[started], NULL, crew->run, crew->work);
+        failure = redox_thread_start(&threads[started], NULL, crew->run, crew->work);
     }
     if (failure) {
         // As many as there are do the work.

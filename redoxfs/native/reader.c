@@ -1,13 +1,13 @@
 #include "reader.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "threads.h"
 
 enum {
     // A thread's reads need little: a path, and the pieces of one system call.
@@ -223,14 +223,9 @@ static int start_thread(redox_pool *pool) {
     }
     pthread_attr_setdetachstate(&options, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&options, STACK_BYTES);
-    // Signals are for the threads of the program.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     atomic_fetch_add_explicit(&pool->references, 1, memory_order_relaxed);
     pthread_t thread;
-    failure = pthread_create(&thread, &options, work, pool);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    failure = redox_thread_start(&thread, &options, work, pool);
     pthread_attr_destroy(&options);
     if (failure) {
         atomic_fetch_sub_explicit(&pool->references, 1, memory_order_relaxed);
@@ -259,11 +254,7 @@ redox_pool *redox_pool_new(unsigned threads) {
     atomic_init(&pool->references, 1);
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&pool->ended, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    redox_condition_init(&pool->ended);
     pool->wanted = threads ? threads : 1;
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
     pool->processors = processors > 0 ? (size_t)processors : 1;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "kernel.h"
+#include "threads.h"
 
 enum {
     // What getdents64 returns at once: about 2,000 entries.
@@ -435,15 +436,11 @@ void redox_scan_work(redox_scan *scan) {
 }
 
 int redox_scan_init(redox_scan *scan) {
-    pthread_condattr_t monotonic;
     int failure = pthread_mutex_init(&scan->lock, NULL);
     if (failure) {
         return failure;
     }
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    failure = pthread_cond_init(&scan->news, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    failure = redox_condition_init(&scan->news);
     if (failure) {
         pthread_mutex_destroy(&scan->lock);
         return failure;

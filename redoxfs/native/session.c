@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "requests.h"
+#include "threads.h"
 
 enum {
     // Events that the owner has not taken. Beyond them, nothing is received: programs wait in the kernel.
@@ -310,14 +310,10 @@ static int make_helper(redox_session *session, unsigned number) {
 
 // Starts as many as the limit of processes allows; the owner answers by itself what no helper does.
 static void start_helpers(redox_session *session) {
-    // Signals are the owner's: Python handles them in its main thread.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     for (unsigned i = 1; i < session->workers_count; i++) {
-        session->workers[i].started = !pthread_create(&session->workers[i].thread, NULL, help, &session->workers[i]);
+        worker *helper = &session->workers[i];
+        helper->started = !redox_thread_start(&helper->thread, NULL, help, helper);
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 static void end_helpers(redox_session *session) {
