@@ -104,11 +104,6 @@ static int64_t read_all(int fd, char *data, size_t size, const atomic_bool *stop
     return (int64_t)have;
 }
 
-static void fail(redox_file *file, int error, redox_fault fault) {
-    redox_buffer_drop(file->buffer);
-    *file = (redox_file){.error = error, .fault = fault};
-}
-
 static bool same(const struct stat *one, const struct stat *other) {
     return one->st_size == other->st_size && one->st_ino == other->st_ino &&
            one->st_mtim.tv_sec == other->st_mtim.tv_sec && one->st_mtim.tv_nsec == other->st_mtim.tv_nsec;
@@ -128,11 +123,11 @@ static void set_stamp(redox_file *file, const struct stat *of) {
 static void read_open_file(const redox_files *files, int fd, int32_t entry, redox_file *file, const atomic_bool *stop) {
     struct stat before, after;
     if (fstat(fd, &before)) {
-        fail(file, errno, REDOX_FAILED);
+        redox_file_fail(file, errno, REDOX_FAILED);
     } else if (!S_ISREG(before.st_mode) || before.st_size < 0) {
-        fail(file, EIO, REDOX_NOT_REGULAR);
+        redox_file_fail(file, EIO, REDOX_NOT_REGULAR);
     } else if (files->guards && !redox_is_as_readable(files->tree, entry, &before)) {
-        fail(file, EACCES, REDOX_NARROWED);
+        redox_file_fail(file, EACCES, REDOX_NARROWED);
         file->mode = before.st_mode & 07777;
         file->uid = before.st_uid;
         file->gid = before.st_gid;
@@ -142,18 +137,18 @@ static void read_open_file(const redox_files *files, int fd, int32_t entry, redo
         file->buffer = redox_buffer_allocate(0);
         set_stamp(file, &before);
         if (!file->buffer) {
-            fail(file, ENOMEM, REDOX_FAILED);
+            redox_file_fail(file, ENOMEM, REDOX_FAILED);
         }
     } else if ((uint64_t)before.st_size > files->largest_bytes ||
                !(file->buffer = redox_buffer_allocate((size_t)before.st_size))) {
-        fail(file, ENOMEM, REDOX_FAILED);
+        redox_file_fail(file, ENOMEM, REDOX_FAILED);
     } else {
         int64_t got = read_all(fd, file->buffer->data, (size_t)before.st_size, stop);
         if (got < 0 || fstat(fd, &after)) {
-            fail(file, errno, REDOX_FAILED);
+            redox_file_fail(file, errno, REDOX_FAILED);
         } else if (got != before.st_size || !same(&before, &after)) {
             // A file that is being written must not be returned half old, half new.
-            fail(file, EIO, REDOX_CHANGED);
+            redox_file_fail(file, EIO, REDOX_CHANGED);
         } else {
             set_stamp(file, &before);
         }
@@ -165,7 +160,7 @@ static void read_file(const redox_files *files, int32_t entry, redox_file *file,
         *file = (redox_file){0};
         int fd = open_entry(files, entry, stop);
         if (fd < 0) {
-            fail(file, errno, REDOX_FAILED);
+            redox_file_fail(file, errno, REDOX_FAILED);
             continue;
         }
         read_open_file(files, fd, entry, file, stop);

@@ -1,8 +1,7 @@
 // redoxfs.native.Histogram: a Python object with a redox_histogram.
-#include <time.h>
-
 #include "histogram.h"
 #include "python_types.h"
+#include "times.h"
 
 typedef struct {
     PyObject_HEAD
@@ -25,9 +24,7 @@ static PyObject *histogram_since(PyObject *self, PyObject *number) {
     if (began_ns == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    redox_histogram_record(core(self), (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - began_ns);
+    redox_histogram_record(core(self), redox_now_ns() - began_ns);
     Py_RETURN_NONE;
 }
 

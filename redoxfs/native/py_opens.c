@@ -1,8 +1,7 @@
 // redoxfs.native.Opens: a Python object with a redox_opens, which counts in histograms that are Python objects too.
-#include <time.h>
-
 #include "opens.h"
 #include "python_types.h"
+#include "times.h"
 
 // A call of `records` returns no more, so that opens do not wait for it.
 enum { MOST_RECORDS = 1024, MOST_HISTOGRAMS = 16, MOST_CAPACITY = 1 << 24 };
@@ -14,12 +13,6 @@ typedef struct {
     unsigned histograms_count;
     PyObject *histograms[MOST_HISTOGRAMS];
 } opens_object;
-
-static int64_t clock_ns(clockid_t clock) {
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 static PyObject *opens_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"histograms", "capacity", "slow_ns", "slow", NULL};
@@ -70,7 +63,9 @@ static PyObject *record_object(const redox_open_record *record) {
 
 // What only some opens cost. The open has its reply, so an error of `slow` is reported and goes no further.
 static void note(opens_object *self, redox_open_record *record) {
-    record->at_ns = clock_ns(CLOCK_REALTIME);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    record->at_ns = redox_time_ns(now.tv_sec, now.tv_nsec);
     redox_opens_record(&self->opens, record);
     if (record->took_ns < self->opens.slow_ns) {
         return;
@@ -99,7 +94,7 @@ static PyObject *opens_done(PyObject *object, PyObject *const *args, Py_ssize_t 
     if (outcome < 0 || outcome >= self->histograms_count) {
         return PyErr_Format(PyExc_IndexError, "outcome %lld of %u", outcome, self->histograms_count);
     }
-    int64_t took_ns = clock_ns(CLOCK_MONOTONIC) - received_ns;
+    int64_t took_ns = redox_now_ns() - received_ns;
     took_ns = took_ns > 0 ? took_ns : 0;
     redox_histogram_record(redox_histogram_of(self->histograms[outcome]), took_ns);
     if (took_ns >= self->opens.least_ns) {

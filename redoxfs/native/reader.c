@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "threads.h"
+#include "times.h"
 
 enum {
     // A thread's reads need little: a path, and the pieces of one system call.
@@ -128,12 +128,6 @@ static void drop(redox_pool *pool) {
 
 int redox_pool_fd(const redox_pool *pool) { return pool->fd; }
 
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 // Writes or clears the eventfd, so that it is readable while there are results.
 static void signal_results(redox_pool *pool) {
     bool here = length(pool->done) > 0;
@@ -172,9 +166,9 @@ static void carry_out(redox_pool *pool, redox_read *read) {
     wake_next(pool);
     pthread_mutex_unlock(&pool->lock);
     long waits_before = waits();
-    uint64_t began = now_ns();
+    int64_t began = redox_now_ns();
     read->source->read(read->source, read->entries, read->count, read->files, &pool->closing);
-    uint64_t took = now_ns() - began;
+    uint64_t took = (uint64_t)(redox_now_ns() - began);
     bool waited = waits() != waits_before;
     pthread_mutex_lock(&pool->lock);
     pool->running--;
@@ -346,8 +340,8 @@ redox_pool_counts redox_pool_count(redox_pool *pool) {
 }
 
 redox_read *redox_pool_close(redox_pool *pool, double wait_s, size_t *left_behind) {
-    uint64_t until_ns = now_ns() + (uint64_t)(wait_s * 1e9);
-    struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+    int64_t until_ns = redox_now_ns() + (int64_t)(wait_s * 1e9);
+    struct timespec until = {until_ns / 1000000000, until_ns % 1000000000};
     pthread_mutex_lock(&pool->lock);
     atomic_store(&pool->closing, true);
     pthread_cond_broadcast(&pool->work);

@@ -36,6 +36,12 @@ typedef struct redox_file {
     uint32_t mode, uid, gid;  // with REDOX_NARROWED
 } redox_file;
 
+// Makes it the result of a file that could not be read. Drops what there is of it.
+static inline void redox_file_fail(redox_file *file, int error, redox_fault fault) {
+    redox_buffer_drop(file->buffer);
+    *file = (redox_file){.error = error, .fault = fault};
+}
+
 // Where files are read from. Many threads read at the same time. `stop` turns true when nobody waits for the result any
 // more; descriptors may be closed from then on.
 typedef struct redox_source redox_source;

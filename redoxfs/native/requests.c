@@ -4,7 +4,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
-#include <time.h>
+
+#include "times.h"
 
 // The name of the control folder in the root of DATA.
 static const char CONTROL_NAME[] = ".redoxfs";
@@ -222,9 +223,7 @@ static bool event_of_open(redox_core *core, redox_request *request, redox_event 
     }
     make_event(request, REDOX_OPEN, request->header->nodeid, event);
     event->offset = in->flags;
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    event->size = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    event->size = (uint64_t)redox_now_ns();
     return true;
 }
 

@@ -9,11 +9,11 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "requests.h"
 #include "threads.h"
+#include "times.h"
 
 enum {
     // Events that the owner has not taken. Beyond them, nothing is received: programs wait in the kernel.
@@ -92,12 +92,6 @@ struct redox_session {
 };
 
 typedef enum { SERVED, NOTHING, FULL, OVER } step_result;
-
-static int64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 static void signal_events(redox_session *session) {
     uint64_t one = 1;
@@ -533,9 +527,9 @@ static int keep_looking(redox_session *session, uint32_t look_us) {
         return 0;
     }
     session->core.looks++;
-    int64_t now = now_ns(), until = now + (int64_t)look_us * 1000;
+    int64_t now = redox_now_ns(), until = now + (int64_t)look_us * 1000;
     int found;
-    while (!(found = look(session, 0)) && (now = now_ns()) < until) {
+    while (!(found = look(session, 0)) && (now = redox_now_ns()) < until) {
     }
     // A look that lost the processor in between ends late. A sleep would have found as much.
     bool is_found = found && now < until;
@@ -574,7 +568,7 @@ static int collect(redox_session *session, redox_event *events, int most) {
 
 // What is left of a turn of `turn_ns`, which begins with the first question; 0 or less: it is over.
 static int64_t left_of(int64_t turn_ns, int64_t *began) {
-    int64_t now = now_ns();
+    int64_t now = redox_now_ns();
     *began = *began ? *began : now;
     return turn_ns - (now - *began);
 }

@@ -168,17 +168,12 @@ static bool is_right(const redox_shards *shards, int32_t entry, const redox_buff
     return true;
 }
 
-static void fail(redox_file *file, int error, redox_fault fault) {
-    redox_buffer_drop(file->buffer);
-    *file = (redox_file){.error = error, .fault = fault};
-}
-
 // Reads one file from the storage, into its buffer, and checks it. `failure` is the errno of the sweep, or 0.
 static void read_again(const redox_shards *shards, int fd, int32_t entry, redox_file *file, int failure,
                        const atomic_bool *stop) {
     int error = 0;
     if (atomic_load_explicit(stop, memory_order_relaxed)) {
-        fail(file, ECANCELED, REDOX_FAILED);
+        redox_file_fail(file, ECANCELED, REDOX_FAILED);
         return;
     }
     posix_fadvise(fd, shards->data_at[entry], (off_t)file->buffer->size, POSIX_FADV_DONTNEED);
@@ -187,15 +182,15 @@ static void read_again(const redox_shards *shards, int fd, int32_t entry, redox_
         return;
     }
     if (failure || error) {
-        fail(file, failure ? failure : error, REDOX_FAILED);
+        redox_file_fail(file, failure ? failure : error, REDOX_FAILED);
     } else {
-        fail(file, EIO, REDOX_WRONG_SUM);
+        redox_file_fail(file, EIO, REDOX_WRONG_SUM);
     }
 }
 
 static void fail_all(redox_file *files, size_t count, int error, redox_fault fault) {
     for (size_t i = 0; i < count; i++) {
-        fail(&files[i], error, fault);
+        redox_file_fail(&files[i], error, fault);
     }
 }
 
@@ -336,14 +331,14 @@ void redox_shards_scatter(const redox_shards *shards, const int32_t *entries, si
         int32_t entry = entries[i];
         files[i].buffer = redox_buffer_allocate((size_t)size_of(shards, entry));
         if (!files[i].buffer) {
-            fail(&files[i], ENOMEM, REDOX_FAILED);
+            redox_file_fail(&files[i], ENOMEM, REDOX_FAILED);
             continue;
         }
         size_t at = (size_t)(shards->data_at[entry] - shards->data_at[entries[0]]);
         if (!copy_from(pieces, piece_count, at, files[i].buffer)) {
-            fail(&files[i], EIO, REDOX_FAILED);
+            redox_file_fail(&files[i], EIO, REDOX_FAILED);
         } else if (!is_right(shards, entry, files[i].buffer)) {
-            fail(&files[i], EIO, REDOX_WRONG_SUM);
+            redox_file_fail(&files[i], EIO, REDOX_WRONG_SUM);
         } else {
             stamp(shards, entry, &files[i]);
         }
