@@ -1,12 +1,13 @@
 """The types of `redoxfs.native` that need no thread: Buffer, and Tree against `redoxfs.dataset.Tree`."""
 
+import errno
 import gc
 import os
 import random
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -232,6 +233,25 @@ def test_numbers_that_no_entry_has_are_refused() -> None:
             here.path(entry)
     with pytest.raises(IndexError):
         here.path(1 << 70)
+
+
+class Triple(NamedTuple):
+    one: object
+    two: object
+    three: object
+
+
+def test_a_list_may_change_while_it_is_read() -> None:
+    class Number:
+        def __index__(self) -> int:
+            # Any code may run here, which may also empty the list.
+            entries[1:] = [1 << 40, 1 << 40]
+            return 1
+
+    entries: list[Any] = [Number(), 1, 1]
+    tree = native_tree(columns_of(tree_of({b"a": None})))
+    failed = native.Files(tree, -1, stamp=Triple, file=Triple, guards=False).read(entries)
+    assert [error for error, _ in failed] == [errno.EBADF] * 3
 
 
 @pytest.mark.parametrize("name", [*COLUMNS, "sample_of"])

@@ -96,7 +96,7 @@ class Files:
     than at the scan is a Failure.
     """
 
-    def __init__(self, tree: Tree, root: int, *, stamp: type[Any], file: type[Any], guards: bool = False) -> None: ...
+    def __init__(self, tree: Tree, root: int, *, stamp: type[Any], file: type[Any], guards: bool) -> None: ...
     def read(self, entries: Sequence[int]) -> tuple[FileResult, ...]:
         """Read whole files, in this thread, without the interpreter's lock."""
 

@@ -72,11 +72,11 @@ static PyObject *index_archives(PyObject *module, PyObject *args, PyObject *keyw
         return PyErr_Format(PyExc_ValueError, "threads: 1 to %d; most_headers: 0 or more; windows: a block or more",
                             REDOX_CREW_MOST);
     }
-    PyObject *ranges = PySequence_Fast(given, "archives: not a sequence");
+    PyObject *ranges = PySequence_Tuple(given);
     if (!ranges) {
         return NULL;
     }
-    size_t count = (size_t)PySequence_Fast_GET_SIZE(ranges);
+    size_t count = (size_t)PyTuple_GET_SIZE(ranges);
     redox_archive *archives = calloc(count ? count : 1, sizeof *archives);
     redox_index *index = malloc(sizeof *index);
     bool abandoned = false;
@@ -86,7 +86,7 @@ static PyObject *index_archives(PyObject *module, PyObject *args, PyObject *keyw
     }
     for (size_t i = 0; i < count; i++) {
         long long begin, finish;
-        if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(ranges, (Py_ssize_t)i), "iLL:archives", &archives[i].fd, &begin,
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(ranges, (Py_ssize_t)i), "iLL:archives", &archives[i].fd, &begin,
                               &finish)) {
             goto end;
         }

@@ -56,17 +56,17 @@ static const redox_source *source_of(PyObject *object, size_t *entries) {
 static redox_read *new_read(PyObject *source_object, PyObject *sequence) {
     size_t tree_entries;
     const redox_source *source = source_of(source_object, &tree_entries);
-    PyObject *entries = source ? PySequence_Fast(sequence, "entries must be a sequence") : NULL;
+    PyObject *entries = source ? PySequence_Tuple(sequence) : NULL;
     if (!entries) {
         return NULL;
     }
-    Py_ssize_t count = PySequence_Fast_GET_SIZE(entries);
+    Py_ssize_t count = PyTuple_GET_SIZE(entries);
     redox_read *read = redox_read_new(source, (size_t)count);
     if (!read) {
         PyErr_NoMemory();
     }
     for (Py_ssize_t i = 0; read && i < count; i++) {
-        Py_ssize_t entry = PyNumber_AsSsize_t(PySequence_Fast_GET_ITEM(entries, i), PyExc_IndexError);
+        Py_ssize_t entry = PyNumber_AsSsize_t(PyTuple_GET_ITEM(entries, i), PyExc_IndexError);
         if (entry < 0 || (size_t)entry >= tree_entries) {
             if (!PyErr_Occurred()) {
                 PyErr_Format(PyExc_IndexError, "entry %zd of %zu", entry, tree_entries);
@@ -176,7 +176,7 @@ static void source_free(PyObject *object) {
 static PyObject *files_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *keywords[] = {"tree", "root", "stamp", "file", "guards", NULL};
     PyObject *tree;
-    int root, guards = 0;
+    int root, guards;
     result_types types;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oi$O!O!p:Files", keywords, &tree, &root, &PyType_Type, &types.stamp,
                                      &PyType_Type, &types.file, &guards)) {
@@ -265,17 +265,17 @@ static void shards_free(PyObject *object) {
 
 // Takes views of a sequence of buffers. Returns the views, whose number is in *count, or NULL with an exception set.
 static Py_buffer *take_views(PyObject *sequence, Py_ssize_t *count) {
-    PyObject *items = PySequence_Fast(sequence, "pieces must be a sequence");
+    PyObject *items = PySequence_Tuple(sequence);
     if (!items) {
         return NULL;
     }
-    Py_ssize_t wanted = PySequence_Fast_GET_SIZE(items);
+    Py_ssize_t wanted = PyTuple_GET_SIZE(items);
     Py_buffer *views = PyMem_Calloc((size_t)wanted + 1, sizeof *views);
     if (!views) {
         PyErr_NoMemory();
     }
     for (*count = 0; views && *count < wanted; ++*count) {
-        if (PyObject_GetBuffer(PySequence_Fast_GET_ITEM(items, *count), &views[*count], PyBUF_SIMPLE)) {
+        if (PyObject_GetBuffer(PyTuple_GET_ITEM(items, *count), &views[*count], PyBUF_SIMPLE)) {
             while (*count) {
                 PyBuffer_Release(&views[--*count]);
             }
@@ -427,16 +427,16 @@ static PyObject *reader_submit(PyObject *self, PyObject *const *args, Py_ssize_t
         return PyErr_Format(PyExc_TypeError, "submit() takes 3 arguments: source, reads, awaited (%zd given)", count);
     }
     int awaited = PyObject_IsTrue(args[2]);
-    PyObject *pairs = awaited < 0 ? NULL : PySequence_Fast(args[1], "reads must be a sequence");
+    PyObject *pairs = awaited < 0 ? NULL : PySequence_Tuple(args[1]);
     if (!pairs) {
         return NULL;
     }
-    Py_ssize_t length = PySequence_Fast_GET_SIZE(pairs), ready = 0;
+    Py_ssize_t length = PyTuple_GET_SIZE(pairs), ready = 0;
     redox_read **reads = PyMem_New(redox_read *, length + 1);
     if (!reads) {
         PyErr_NoMemory();
     }
-    while (reads && ready < length && (reads[ready] = prepare(self, args[0], PySequence_Fast_GET_ITEM(pairs, ready)))) {
+    while (reads && ready < length && (reads[ready] = prepare(self, args[0], PyTuple_GET_ITEM(pairs, ready)))) {
         ready++;
     }
     if (reads && ready == length) {

@@ -132,8 +132,8 @@ static PyObject *scan_directories(PyObject *module, PyObject *args, PyObject *ke
                                      &threads, &most_entries, &checks_only, &progress)) {
         return NULL;
     }
-    PyObject *paths = PySequence_Fast(given, "paths: not a sequence");
-    size_t count = paths ? (size_t)PySequence_Fast_GET_SIZE(paths) : 0;
+    PyObject *paths = PySequence_Tuple(given);
+    size_t count = paths ? (size_t)PyTuple_GET_SIZE(paths) : 0;
     redox_directory *directories = NULL;
     redox_scan *scan = NULL;
     bool abandoned = false;
@@ -155,7 +155,7 @@ static PyObject *scan_directories(PyObject *module, PyObject *args, PyObject *ke
     for (size_t i = 0; i < count; i++) {
         char *path;
         Py_ssize_t length;
-        if (PyBytes_AsStringAndSize(PySequence_Fast_GET_ITEM(paths, (Py_ssize_t)i), &path, &length)) {
+        if (PyBytes_AsStringAndSize(PyTuple_GET_ITEM(paths, (Py_ssize_t)i), &path, &length)) {
             goto end;
         }
         const redox_known *one = known.len ? (const redox_known *)known.buf + i : NULL;

@@ -19,14 +19,14 @@ typedef struct {
 
 // Appends descriptors to devices[*count].
 static bool to_devices(PyObject *clones, int devices[REDOX_DEVICES], unsigned *count) {
-    PyObject *sequence = PySequence_Fast(clones, "a sequence of descriptors");
-    Py_ssize_t more = sequence ? PySequence_Fast_GET_SIZE(sequence) : 0;
+    PyObject *sequence = PySequence_Tuple(clones);
+    Py_ssize_t more = sequence ? PyTuple_GET_SIZE(sequence) : 0;
     if (more > REDOX_MOST_HELPERS) {
         PyErr_Format(PyExc_ValueError, "clones: %zd are more than %d", more, REDOX_MOST_HELPERS);
         Py_CLEAR(sequence);
     }
     for (Py_ssize_t i = 0; sequence && i < more; i++) {
-        int fd = PyObject_AsFileDescriptor(PySequence_Fast_GET_ITEM(sequence, i));
+        int fd = PyObject_AsFileDescriptor(PyTuple_GET_ITEM(sequence, i));
         if (fd < 0) {
             Py_CLEAR(sequence);
         } else {
@@ -161,13 +161,13 @@ static bool to_entry(PyObject *self, PyObject *object, size_t *entry) {
 
 // Calls `act` with each of a sequence of entries.
 static PyObject *for_entries(PyObject *self, PyObject *entries, void (*act)(redox_session *, size_t)) {
-    PyObject *sequence = PySequence_Fast(entries, "a sequence of entries");
+    PyObject *sequence = PySequence_Tuple(entries);
     if (!sequence) {
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence); i++) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sequence); i++) {
         size_t entry;
-        if (!to_entry(self, PySequence_Fast_GET_ITEM(sequence, i), &entry)) {
+        if (!to_entry(self, PyTuple_GET_ITEM(sequence, i), &entry)) {
             Py_DECREF(sequence);
             return NULL;
         }

@@ -40,6 +40,9 @@ typedef struct redox_crew {
 // for storage that does not answer, and use the work whenever that ends.
 int redox_crew_run(const redox_crew *crew, size_t count, PyObject *progress, bool *abandoned);
 
+// Sequences are taken as tuples (PySequence_Tuple): a list may change, or its items go, while Python code runs, which
+// any number, buffer or callback may be.
+
 // The core object behind a Python object, borrowed, or NULL with TypeError set.
 redox_buffer *redox_buffer_of(PyObject *object);
 const redox_tree *redox_tree_of(PyObject *object);
