@@ -137,7 +137,13 @@ def test_nothing_is_recorded_while_nobody_reads() -> None:
     assert (it.opens.is_recording, it.opens.position) == (False, 2)
     with pytest.raises(ValueError, match="position"):
         it.opens.records(0, 1)
-    assert it.times.stats()["open_seconds"]["resident"]["count"] == 7
+    it.open()
+    assert it.opens.records(0, 10) == (2, [])
+    it.done(8)
+    lost, (record,) = it.opens.records(1, 10)
+    assert (lost, record[2]) == (1, 8)
+    it.opens.stop()
+    assert it.times.stats()["open_seconds"]["resident"]["count"] == 8
 
 
 def test_an_open_that_nobody_waits_for_makes_no_reader() -> None:

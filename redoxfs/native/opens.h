@@ -22,12 +22,14 @@ typedef struct {
     redox_open_record *ring;  // [mask + 1]; NULL: nobody reads
     uint64_t mask;
     uint64_t position;  // records made so far
+    uint64_t since;     // the position at which the ring began
     int64_t slow_ns;    // an open that takes as long is slow
     int64_t least_ns;   // one that takes as long is more than a count: 0 while somebody reads, else `slow_ns`
 } redox_opens;
 
 static inline void redox_opens_read_by(redox_opens *opens, redox_open_record *ring) {
     opens->ring = ring;
+    opens->since = opens->position;
     opens->least_ns = ring ? 0 : opens->slow_ns;
 }
 
@@ -39,6 +41,7 @@ static inline void redox_opens_record(redox_opens *opens, const redox_open_recor
 
 // The oldest record after `position` that is still there.
 static inline uint64_t redox_opens_oldest(const redox_opens *opens, uint64_t position) {
-    uint64_t kept = opens->mask + 1;
-    return opens->position - position > kept ? opens->position - kept : position;
+    uint64_t kept = opens->mask + 1, made = opens->position - opens->since;
+    uint64_t oldest = opens->position - (made < kept ? made : kept);
+    return position > oldest ? position : oldest;
 }
