@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from jobs import READS, Habits, Job, Station, Thread, saved
+from jobs import READS, Habits, Job, Station, Thread, assert_same_state, saved
 from networks import CHUNK_SIZE, parts_of_chunks, pool_node, random_cells
 from watched import Watched
 
@@ -571,3 +571,27 @@ def test_a_promise_puts_no_sample_back_that_was_preempted_with_it() -> None:
     assert (station.promised, station.decided, station.turns) == ([ticket], [3], [0, 2])
     assert station.binding.reserved_samples() == (0,) == tuple(policy.reserved(0))
     assert tuple(policy.reserved(2)) == ()
+
+
+@pytest.mark.parametrize("made", [LocalFirst, PassingNode])
+def test_a_node_without_samples_continues(made: type[LocalFirst]) -> None:
+    """Nodes that redirect nothing have a policy, too."""
+    samples = np.empty(0, np.int32)
+    node, again, resumed = (
+        pool_node(
+            0,
+            2,
+            cells=np.empty((0, CHUNK_SIZE), np.int32),
+            class_of=samples,
+            part_of=samples.astype(np.int8),
+            sample_bytes=samples.astype(np.int64),
+            resident=1,
+            remote_memory_bytes=0,
+            made=made,
+        )
+        for _ in range(3)
+    )
+    again.resume(node.state())
+    again.settle()
+    resumed.restore(again.turns())
+    assert_same_state(resumed.state(), node.state())

@@ -21,7 +21,7 @@ class NodeParts:
 
     def __init__(self, class_of: Int32, part_of: Int8, *, nodes: int) -> None:
         self._part_array = part_of
-        classes = int(class_of.max(initial=-1)) + 1
+        classes = int(class_of.max(initial=0)) + 1
         self._in_order = np.argsort(class_of, kind="stable").astype(np.int32)
         self._begun = np.concatenate([[0], np.cumsum(np.bincount(class_of, minlength=classes))])
         self._of_node_array = np.array(

@@ -163,7 +163,7 @@ class HomePasses:
     def __init__(
         self, class_of: Int32, is_own: Flags, tree_of: npt.NDArray[np.integer], trees: int, *, node: int, nodes: int
     ) -> None:
-        samples, classes = len(class_of), int(class_of.max(initial=-1)) + 1
+        samples, classes = len(class_of), int(class_of.max(initial=0)) + 1
         self._node = node
         self._class_array = class_of
         self._class_of: Ints = class_of.data

@@ -54,7 +54,8 @@ class NodeState:
         exchange: float = 0.0,
         seed: int = 0,
     ) -> None:
-        classes = int(class_of.max(initial=-1)) + 1
+        # As the pool has it: one class without samples, if there are none.
+        classes = int(class_of.max(initial=0)) + 1
         self.outbox: list[Message] = []
         self.unloaded: list[int] = []
         self.revoked: list[int] = []
