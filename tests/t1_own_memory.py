@@ -61,6 +61,25 @@ def test_nodes_with_the_memory_of_inspect_hold_the_share_and_with_less_do_not(
     assert held(memory * 9 // 10) < share * total
 
 
+@pytest.mark.parametrize("nodes", [2, 8])
+@pytest.mark.parametrize("share", [0.0, 0.01, 1.0])
+def test_each_node_takes_the_memory_of_inspect(tmp_path: Path, nodes: int, share: float) -> None:
+    """Also where that is the least, with which a node has a chunk, some open files, and samples from other nodes."""
+    for number in range(100):
+        (tmp_path / f"{number}.jpg").write_bytes(b"x" * (30 if number % 25 else 1000))
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        catalog = build_catalog(read_tree(fd), classes="any")
+    finally:
+        os.close(fd)
+    cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=4, seed=0)
+    memory = PoolOfNode(catalog, cells, nodes).memory_for(share)
+    of_remote = remote_memory_of(SharingOptions(), memory)
+    for node in range(nodes):
+        asked = Share(node, nodes, of_remote, True, None, timeout_s=1.0, exchange=0.0, window=1, needs_less=True)
+        plan_pool(catalog, cells, memory_bytes=memory, seed=0, share=asked)
+
+
 def test_the_memory_for_samples_of_a_few_bytes_is_found(tmp_path: Path) -> None:
     for number in range(8):
         (tmp_path / f"{number}.jpg").write_bytes(b"x" * (1 + number % 2))

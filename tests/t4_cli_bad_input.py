@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from patience import PATIENCE_S
+from ports import reserve_addresses
 
 from redoxfs.launch.sizes import parse_size
 
@@ -162,6 +163,20 @@ def test_too_little_memory_names_an_amount_that_suffices(redoxfs: Redoxfs, sourc
     assert told.returncode == 0
     assert "too small" not in told.stdout
     assert "too small" in redoxfs("inspect", source, "--memory", "1000").stdout
+
+
+@pytest.mark.parametrize("remote", [(), ("--remote-memory", "50%")])
+@pytest.mark.parametrize("policy", ["pool", "slot"])
+def test_too_little_memory_of_a_node_names_an_amount_that_suffices(
+    redoxfs: Redoxfs, source: Path, mnt: Path, policy: str, remote: tuple[str, ...]
+) -> None:
+    """The part for samples from other nodes grows with --memory. A node that has enough looks for the other."""
+    of_node = ("--nodes", ",".join(reserve_addresses(2)), "--node-rank", "0", "--join-timeout", "0.1")
+    options = (*of_node, "--policy", policy, *remote)
+    done = redoxfs("mount", source, mnt, "--memory", "1000", *options)
+    refused(done, 5, "1000 B", "at least --memory ")
+    needed = done.stderr.split("at least --memory ")[1].split(",")[0].strip()
+    assert redoxfs("mount", source, mnt, "--memory", needed, *options).returncode == 10
 
 
 @pytest.mark.parametrize("policy", ["pool", "slot"])

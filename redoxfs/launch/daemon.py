@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redoxfs import __version__
 from redoxfs.launch.archives import check_hidden, with_archives
@@ -67,6 +67,9 @@ if TYPE_CHECKING:
 
 LEAST_OPEN_FILES = 64
 """Twice what a mount without an open file takes."""
+
+_TRIES = 32
+"""To find the least --memory of a node, where half of that is for samples from other nodes."""
 
 log = logging.getLogger(__name__)
 
@@ -425,18 +428,40 @@ def _plan(dataset: Dataset, memory_bytes: int, options: MountOptions, members: "
     from redoxfs.chunks import MemoryTooSmallError
     from redoxfs.node import PLANNERS
 
-    share = None
-    if members is not None:
-        share = _share(dataset, options, members.rank, len(members.addresses), memory_bytes)
+    planner = PLANNERS[options.memory.policy]
+
+    def with_memory(memory_bytes: int) -> dict[str, Any]:
+        share = None
+        if members is not None:
+            share = _share(dataset, options, members.rank, len(members.addresses), memory_bytes)
+        return {"memory_bytes": memory_bytes, "seed": options.dataset.seed, "share": share}
+
     try:
-        plan = PLANNERS[options.memory.policy].plan
-        return plan(dataset.catalog, dataset.cells, memory_bytes=memory_bytes, seed=options.dataset.seed, share=share)
+        return planner.plan(dataset.catalog, dataset.cells, **with_memory(memory_bytes))
     except MemoryTooSmallError as error:
+        needed, check = error.needed_bytes, planner.check
+        if members is not None and check is not None:
+            needed = _sufficient(needed, lambda size: check(dataset.catalog, dataset.cells, **with_memory(size)))
         raise TooLittleMemoryError(
             f"{format_bytes(error.given_bytes)} of memory is too little for this dataset in chunks of "
-            f"{dataset.chunk_size}; it needs at least --memory {format_needed(error.needed_bytes)}"
-            f"{_largest_sample(dataset.catalog, error.needed_bytes)}"
+            f"{dataset.chunk_size}; it needs at least --memory {format_needed(needed)}"
+            f"{_largest_sample(dataset.catalog, needed)}"
         ) from None
+
+
+def _sufficient(needed_bytes: int, check: Callable[[int], None]) -> int:
+    """The least --memory that ``check`` takes. Samples from other nodes have a part of it, which grows with it."""
+    from redoxfs.chunks import MemoryTooSmallError
+
+    # What is missing after a try is that part of what was missing before it. With a --remote-memory of 100 %, no
+    # amount suffices.
+    for _ in range(_TRIES):
+        try:
+            check(needed_bytes)
+            break
+        except MemoryTooSmallError as error:
+            needed_bytes = error.needed_bytes
+    return needed_bytes
 
 
 def _largest_sample(catalog: "Catalog", needed_bytes: int) -> str:

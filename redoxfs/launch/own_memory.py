@@ -8,12 +8,12 @@ import math
 
 import numpy as np
 
-from redoxfs.chunks import Cells
+from redoxfs.chunks import Cells, MemoryTooSmallError
 from redoxfs.chunks.layout import RESIDENT_SHARE, deal, room_for_open
 from redoxfs.dataset import Catalog
 from redoxfs.launch.members import REMOTE_PART, remote_memory_of
 from redoxfs.launch.options import SharingOptions
-from redoxfs.node import Share, pool_memory_for, pool_of_node
+from redoxfs.node import Share, check_pool, pool_memory_for, pool_of_node
 
 PROGRAM_BYTES = 130_000_000
 """The program, its libraries and its threads, at most."""
@@ -55,7 +55,8 @@ class PoolOfNode:
         self._dealt = deal(cells, nodes, seed=0)
 
     def memory_for(self, share: float) -> int:
-        """Bytes of --memory with which each node holds ``share`` of its part at a time, within 1 %."""
+        """Bytes of --memory that a mount takes, and with which each node holds ``share`` of its part at a time, within
+        1 %."""
         sizes = self._catalog.sample_bytes
         largest = int(np.bincount(self._dealt, sizes, self._nodes).argmax())
         held = share * int(sizes[self._dealt == largest].sum())
@@ -65,7 +66,7 @@ class PoolOfNode:
         low, high = math.ceil(max(held, least)), most
         while high - low > max(1, high // PRECISION):
             middle = (low + high) // 2
-            if self._of(largest, middle)[0] >= held:
+            if self._is_taken(largest, middle) and self._of(largest, middle)[0] >= held:
                 high = middle
             else:
                 low = middle
@@ -76,10 +77,22 @@ class PoolOfNode:
         _, retained, own_bytes = self._of(0, memory_bytes)
         return 1 - retained / own_bytes if own_bytes else 0.0
 
+    def _is_taken(self, node: int, memory_bytes: int) -> bool:
+        """Whether a mount takes so much --memory."""
+        try:
+            check_pool(
+                self._catalog, self._cells, memory_bytes=memory_bytes, seed=0, share=self._asked(node, memory_bytes)
+            )
+        except MemoryTooSmallError:
+            return False
+        return True
+
     def _of(self, node: int, memory_bytes: int) -> tuple[int, int, int]:
         """As `pool_of_node`."""
+        return pool_of_node(self._catalog, self._cells, memory_bytes, self._asked(node, memory_bytes))
+
+    def _asked(self, node: int, memory_bytes: int) -> Share:
         remote = remote_memory_of(SharingOptions(), memory_bytes)
-        asked = Share(
+        return Share(
             node, self._nodes, remote, True, self._dealt, timeout_s=1.0, exchange=None, window=1, needs_less=True
         )
-        return pool_of_node(self._catalog, self._cells, memory_bytes, asked)

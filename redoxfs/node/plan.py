@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from redoxfs.chunks import Cells, MemoryTooSmallError, fit, memory_for_share
-from redoxfs.chunks.layout import RESIDENT_SHARE, deal, room_for_open
+from redoxfs.chunks.layout import RESIDENT_SHARE, Layout, deal, room_for_open
 from redoxfs.dataset import Catalog
 from redoxfs.node.memory import Retainer
 from redoxfs.protocol import (
@@ -165,11 +165,8 @@ class Plan:
 
 def plan_slot(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, share: Share | None = None) -> Plan:
     """A plan with the paper's policy. Raises MemoryTooSmallError."""
-    nodes, remote_bytes = (1, 0) if share is None else (share.nodes, share.memory_bytes)
-    try:
-        layout = fit(cells, catalog.sample_bytes, memory_bytes - remote_bytes, nodes=nodes)
-    except MemoryTooSmallError as error:
-        raise MemoryTooSmallError(error.needed_bytes + remote_bytes, memory_bytes) from None
+    nodes = 1 if share is None else share.nodes
+    layout = _fitting(catalog, cells, memory_bytes, share)
     own = SlotPolicy(layout.cells, layout.vc_start, samples=len(catalog.class_of), seed=seed)
     # The first chunk of a VC has a sample in each of its columns.
     first = layout.cells[layout.vc_start[:-1]]
@@ -205,6 +202,26 @@ def plan_slot(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             "chunks_per_virtual_chunk": layout.chunks_per_vc,
         },
     )
+
+
+def check_slot(
+    catalog: Catalog,
+    cells: Cells,
+    *,
+    memory_bytes: int,
+    seed: int,  # noqa: ARG001 - as `plan_slot`
+    share: Share | None = None,
+) -> None:
+    """Raises the MemoryTooSmallError that `plan_slot` would raise."""
+    _fitting(catalog, cells, memory_bytes, share)
+
+
+def _fitting(catalog: Catalog, cells: Cells, memory_bytes: int, share: Share | None) -> Layout:
+    nodes, remote_bytes = (1, 0) if share is None else (share.nodes, share.memory_bytes)
+    try:
+        return fit(cells, catalog.sample_bytes, memory_bytes - remote_bytes, nodes=nodes)
+    except MemoryTooSmallError as error:
+        raise MemoryTooSmallError(error.needed_bytes + remote_bytes, memory_bytes) from None
 
 
 def _trees(catalog: Catalog) -> tuple[npt.NDArray[np.integer], int]:
@@ -349,14 +366,12 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
     total = int(sizes.sum())
     part = None
     if share is not None:
-        part_of = deal(cells, share.nodes, seed=seed) if share.part_of is None else share.part_of
+        part_of = _parts(cells, seed, share)
         is_own = part_of == share.node
         own_bytes = int(sizes[is_own].sum())
         share = replace(share, memory_bytes=_remote_bytes(catalog, memory_bytes, share, own_bytes))
         part = _Part(is_own, share.memory_bytes)
-    needed = _least_for_pool(sizes, cells) + (0 if part is None else part.remote_bytes)
-    if memory_bytes < needed:
-        raise MemoryTooSmallError(needed, memory_bytes)
+    _check_pool(catalog, cells, memory_bytes, 0 if share is None else share.memory_bytes)
     capacity, retained, lendable = _divided(catalog, cells, memory_bytes, part)
     class_of = np.ascontiguousarray(catalog.class_of)
     policy: ServingPolicy | SharedServingPolicy
@@ -413,16 +428,40 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
     )
 
 
+def check_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, share: Share | None = None) -> None:
+    """Raises the MemoryTooSmallError that `plan_pool` would raise."""
+    remote_bytes = 0
+    if share is not None:
+        own_bytes = int(catalog.sample_bytes[_parts(cells, seed, share) == share.node].sum())
+        remote_bytes = _remote_bytes(catalog, memory_bytes, share, own_bytes)
+    _check_pool(catalog, cells, memory_bytes, remote_bytes)
+
+
+def _check_pool(catalog: Catalog, cells: Cells, memory_bytes: int, remote_bytes: int) -> None:
+    needed = _least_for_pool(catalog.sample_bytes, cells) + remote_bytes
+    if memory_bytes < needed:
+        raise MemoryTooSmallError(needed, memory_bytes)
+
+
+def _parts(cells: Cells, seed: int, share: Share) -> npt.NDArray[np.int8]:
+    return deal(cells, share.nodes, seed=seed) if share.part_of is None else share.part_of
+
+
 class Planner(NamedTuple):
     """How a policy is planned.
 
     ``plan``        takes what `plan_pool` takes
     ``memory_for``  bytes of --memory with which the policy holds a share of the samples at a time, 0 for the least
+    ``check``       takes what ``plan`` takes, and refuses what that refuses, without a plan; for several nodes
     """
 
     plan: Callable[..., Plan]
     memory_for: Callable[[Catalog, Cells, float], int]
+    check: Callable[..., None] | None = None
 
 
-PLANNERS = {"pool": Planner(plan_pool, pool_memory_for), "slot": Planner(plan_slot, slot_memory_for)}
+PLANNERS = {
+    "pool": Planner(plan_pool, pool_memory_for, check_pool),
+    "slot": Planner(plan_slot, slot_memory_for, check_slot),
+}
 """By the names of policies in --policy; see `redoxfs.launch.defaults.POLICIES`."""
