@@ -117,6 +117,7 @@ def test_one_path_is_an_over_mount() -> None:
         "",
         "mount a --chunk-size 0",
         "mount a --chunk-size x",
+        "mount a --chunk-size 65536",
         "mount a --seed -1",
         "mount a --timeout 0",
         "mount a --timeout nan",

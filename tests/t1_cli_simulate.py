@@ -34,6 +34,16 @@ def test_breakdown_has_a_row_for_each_variant(capfd: pytest.CaptureFixture[str])
     assert (rows[0]["paper_loads"], rows[0]["paper_remote_requests"]) == (126_000, 41_000)
 
 
+@pytest.mark.parametrize("policy", ["pool", "slot"])
+def test_the_largest_chunks_that_the_grammar_takes_are_simulated(
+    policy: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    row = told(f"policies --files 100 --classes 2 --chunk-size 65535 --policy {policy}", capfd)
+    assert row["chunk_size"] == 65_535
+    assert run(f"policies --files 100 --classes 2 --chunk-size 65536 --policy {policy}") == 2
+    assert "from 1 to 65535" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("more", ["", "--nodes 3", "--skew 1", "--policy slot --chunk-size 16"])
 def test_policies_has_the_cost_of_a_policy(more: str, capfd: pytest.CaptureFixture[str]) -> None:
     policy = "" if "--policy" in more else "--policy slot"

@@ -29,8 +29,9 @@ def whole_number(text: str, least: int, most: int) -> int:
 
 
 def chunk_size(text: str) -> int:
-    # Reading a chunk takes a file descriptor for each of its samples; no chunk is worth more than this.
-    return whole_number(text, 1, 1 << 16)
+    # Reading a chunk takes a file descriptor for each of its samples; no chunk is worth more than this. The pool counts
+    # the samples of a chunk in 16 bits.
+    return whole_number(text, 1, (1 << 16) - 1)
 
 
 def chunk_size_or_auto(text: str) -> int | None:

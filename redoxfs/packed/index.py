@@ -55,7 +55,7 @@ SUM_BLOCK_BYTES = 1 << 20
 """A checksum covers this many bytes of a file, fewer at its end. Nearly every sample has one checksum, and a small read
 of a file of gigabytes reads no more than this to check the bytes."""
 
-CHUNK_SIZE_MAX = 1 << 16
+CHUNK_SIZE_MAX = (1 << 16) - 1
 """The largest --chunk-size."""
 
 MANIFEST_MAX_BYTES = 1 << 28
