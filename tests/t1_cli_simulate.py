@@ -56,6 +56,11 @@ def test_policies_has_the_cost_of_a_policy(more: str, capfd: pytest.CaptureFixtu
     assert (row["remote_share"] > 0) == (row["nodes"] > 1)
 
 
+def test_one_of_a_kind_is_singular(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("policies --files 1 --classes 1") == 0
+    assert capfd.readouterr().out.startswith("1 file of 1 class, 1 chunk of 64, 1 node\n")
+
+
 def test_chunk_size_has_loads_bytes_and_time(capfd: pytest.CaptureFixture[str]) -> None:
     rows = told("chunk-size --files 2000 --seek-time 0.01 --bandwidth 100MB", capfd)
     assert [row["chunk_size"] for row in rows] == [1, 2, 4, 8, 16, 32, 64, 128, 256]

@@ -126,6 +126,12 @@ def test_the_pool_reads_what_it_does_not_retain(resident: float) -> None:
     assert row.read_alone_share > 0 or resident > 0.2, "the stream has few of each class"
 
 
+@pytest.mark.parametrize("nodes", [3, 7])
+def test_nodes_with_memory_for_all_samples_read_nothing(nodes: int) -> None:
+    row = measure("pool", Dataset(files=2_000, classes=20, chunk_size=16, resident=1.0), nodes=nodes)
+    assert (row.resident_share, row.retained_share, row.loads_per_chunk) == (1, 1, 0)
+
+
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_pools_serve_every_sample_once_in_each_epoch(nodes: int) -> None:
     files = 600 * nodes

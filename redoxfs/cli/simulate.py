@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 from redoxfs.cli.options.simulations import PoliciesOptions
 from redoxfs.launch.errors import UsageError
+from redoxfs.launch.sizes import counted
 from redoxfs.simulate import policies
 
 # Wider than any row: off a terminal a table does not fold.
@@ -56,8 +57,9 @@ def _print(row: policies.Row) -> None:
         table.add_column(heading, justify="right" if table.columns else "left")
     table.add_row(*cells.values())
     skew = f" (Zipf, exponent {row.skew:g})" if row.skew else ""
-    nodes = "1 node" if row.nodes == 1 else f"{row.nodes} nodes"
-    title = f"{row.files:,} files of {row.classes:,} classes{skew}, {row.chunks:,} chunks of {row.chunk_size}, {nodes}"
+    files, classes = counted(row.files, "file"), counted(row.classes, "class", "classes")
+    chunks, nodes = counted(row.chunks, "chunk"), counted(row.nodes, "node")
+    title = f"{files} of {classes}{skew}, {chunks} of {row.chunk_size}, {nodes}"
     console = Console()
     if not console.is_terminal:
         console = Console(width=_UNFOLDED_COLUMNS)

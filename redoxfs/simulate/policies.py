@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.chunks.layout import Layout, build_cells, fit, memory_for_share
+from redoxfs.chunks.layout import Layout, build_cells, deal, fit, memory_for_share
 from redoxfs.protocol import Policy, PoolPolicy, SlotPolicy
 from redoxfs.simulate.classes import class_table
 from redoxfs.simulate.cluster import PAPER, Counts, OneNode, SlotCluster
@@ -131,7 +131,7 @@ def slot_cluster(dataset: Dataset, nodes: int, *, prefetches: bool = True) -> tu
 
 def _pool_cluster(dataset: Dataset, nodes: int) -> Driven:
     cluster, cells, capacity = pool_cluster(dataset, nodes)
-    return cluster.epoch, cells, capacity / dataset.files, cluster.pools
+    return cluster.epoch, cells, min(1.0, capacity / dataset.files), cluster.pools
 
 
 def pool_cluster(dataset: Dataset, nodes: int) -> tuple[PoolCluster, Int32, int]:
@@ -139,6 +139,9 @@ def pool_cluster(dataset: Dataset, nodes: int) -> tuple[PoolCluster, Int32, int]
     sizes = np.ones(dataset.files, np.int64)
     cells = build_cells(dataset.class_of, sizes, chunk_size=dataset.chunk_size, seed=dataset.seed)
     capacity = round(dataset.resident * dataset.files / nodes)
+    if dataset.resident >= 1:
+        # Parts differ by a chunk or two, and nodes that hold everything hold the largest, too.
+        capacity = int(np.bincount(deal(cells, nodes, seed=dataset.seed)).max())
     cluster = PoolCluster(cells, dataset.class_of, nodes=nodes, capacity=capacity, seed=dataset.seed)
     return cluster, cells.cells, capacity * nodes
 
