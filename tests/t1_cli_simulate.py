@@ -199,6 +199,12 @@ def test_a_bad_value_is_one_line_and_exit_code_2(line: str, capfd: pytest.Captur
     assert err.count("\n") == 1
 
 
+def test_more_files_than_memory_has_room_for_are_refused_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """Were they not, the kernel would end the program, or another one."""
+    assert run("policies --files 2147483647 --nodes 127") == 2
+    assert "--files 2147483647: their simulation takes about 5.7 TiB, more than is free" in capfd.readouterr().err
+
+
 def test_without_matplotlib_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,8 @@ from dataclasses import asdict
 
 from redoxfs.cli.options.simulations import PoliciesOptions
 from redoxfs.launch.errors import UsageError
-from redoxfs.launch.sizes import counted
+from redoxfs.launch.memory import available_memory
+from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.simulate import policies
 
 # Wider than any row: off a terminal a table does not fold.
@@ -16,6 +17,11 @@ def run(options: PoliciesOptions) -> int:
     """Print a table of one row."""
     if options.classes > options.files:
         raise UsageError(f"--classes {options.classes} is more than --files {options.files}")
+    needed = policies.memory_for(options.files, options.nodes)
+    # Linux promises more memory than there is, and then kills who uses it.
+    if needed > available_memory():
+        takes = format_bytes(needed)
+        raise UsageError(f"--files {options.files}: their simulation takes about {takes}, more than is free")
     dataset = policies.Dataset(
         files=options.files,
         classes=options.classes,

@@ -77,6 +77,11 @@ class Row:
     messages_per_request: float
 
 
+def memory_for(files: int, nodes: int) -> int:
+    """About the bytes of this process that `measure` takes, without the program itself."""
+    return files * (SAMPLE_BYTES + NODE_BYTES * nodes)
+
+
 def slot_layout(dataset: Dataset) -> Layout:
     """The layout with the least memory that holds the share."""
     sizes = np.ones(dataset.files, np.int64)
@@ -166,6 +171,9 @@ POLICIES: dict[str, Callable[[Dataset], tuple[Policy, Int32, float]]] = {"pool":
 WARM_EPOCHS = {"pool": 2, "slot": 0}
 """Epochs before the steady state. The slot policy ends each with empty slots. The pool retains what the first epoch
 reads, and ends each with samples for the next."""
+
+SAMPLE_BYTES, NODE_BYTES = 110, 22
+"""What a sample takes of this process, and what it takes besides for each node."""
 
 CLUSTERS: dict[str, Callable[[Dataset, int], Driven]] = {"pool": _pool_cluster, "slot": _slot_cluster}
 """The same for several nodes."""
