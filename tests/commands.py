@@ -39,6 +39,7 @@ NOT_RUN = {
     "cache rm": "names a key of another cache; t4_cache",
     "doctor --left": "looks beyond the test's folder; t1_left",
     "history.json -o": "needs a history that was saved; t1_report",
+    "after.json -o": "likewise",
     "/mnt/a /mnt/b": "needs two mounts; t1_report",
 }
 """Commands with one of these are not run, each for a reason, and where something like it is run."""

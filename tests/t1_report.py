@@ -184,6 +184,16 @@ def test_several_mounts_are_beside_each_other() -> None:
     assert text.count("Epochs of train") == text.count("Epochs of val") == 1
 
 
+def test_histories_of_one_mountpoint_have_the_names_of_their_files() -> None:
+    def of(mountpoint: str) -> dict[str, Any]:
+        return {**history(), "stats": {**whole(100), **ABOUT, "mountpoint": mountpoint}}
+
+    words = seen(of("/mnt/set"), of("/mnt/set"), of("/mnt/other")).words
+    for name in ("/mnt/set (0.json)", "/mnt/set (1.json)", "/mnt/other"):
+        assert words.count(name) >= 2, "in the table, and above its own charts"
+    assert "/mnt/set" not in words
+
+
 ROWS = [{"way": "plain", "files_per_s": 1234.5}, {"way": "<packed>", "files_per_s": 10, "open_us": {"p99": 1.5}}]
 
 

@@ -1,6 +1,8 @@
 """The page: what happened, mounts beside each other, each mount, tables of figures."""
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from redoxfs import __version__
 from redoxfs.report.charts import scrolled, written
@@ -74,7 +76,7 @@ BEGIN = '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name
 
 def page(inputs: Sequence[Input]) -> str:
     """A whole HTML document, which needs nothing else: no network, no script."""
-    runs = [Run(each.history) for each in inputs if isinstance(each, MountRun)]
+    runs = _runs([each for each in inputs if isinstance(each, MountRun)])
     results = [each for each in inputs if isinstance(each, Figures)]
     title = "redoxfs report"
     if len(runs) == 1:
@@ -97,6 +99,15 @@ def page(inputs: Sequence[Input]) -> str:
         f'<link rel="icon" href="data:,"><title>{escaped(title)}</title><style>{STYLE}{colors}</style>'
     )
     return f"{BEGIN}{head}</head>\n<body>{tag('main', joined(parts))}</body></html>\n"
+
+
+def _runs(mounts: Sequence[MountRun]) -> list[Run]:
+    """Runs with a name each: histories of one mountpoint are told apart by where they came from."""
+    runs = [Run(each.history) for each in mounts]
+    times = Counter(run.name for run in runs)
+    return [
+        replace(run, told_by=each.name) if times[run.name] > 1 else run for run, each in zip(runs, mounts, strict=True)
+    ]
 
 
 def _result(result: Figures) -> Html:

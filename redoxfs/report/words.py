@@ -28,9 +28,10 @@ ANSWERED = tuple(outcome for outcome in Outcome if outcome is not Outcome.FAILED
 
 @dataclass(frozen=True)
 class Run:
-    """The figures of a history, computed once."""
+    """The figures of a history, computed once. ``told_by``: its input, if another history is of the same mountpoint."""
 
     history: Read
+    told_by: str | None = None
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
@@ -89,7 +90,8 @@ class Run:
     @cached_property
     def name(self) -> str:
         stats = self.history.stats
-        return f"{self.mountpoint} (node {stats.get('node')})" if stats.get("peers") else self.mountpoint
+        name = f"{self.mountpoint} (node {stats.get('node')})" if stats.get("peers") else self.mountpoint
+        return name if self.told_by is None else f"{name} ({self.told_by})"
 
 
 def rates_of(one: Point, two: Point) -> Rates:
