@@ -81,6 +81,12 @@ def test_the_pool_mixes_as_expected(chunk_size: int, resident: float) -> None:
     assert found.chunk_entropy <= entropy_of_permutation(sizes)
 
 
+def test_chunks_of_one_sample_have_no_mates_that_could_meet_more_often() -> None:
+    sizes = np.ones(2_000, np.int64)
+    found = expected_of_pool(sizes, read_share=1.0, held_share=0.05)
+    assert (found.mates, found.chunk_entropy) == (1, entropy_of_permutation(sizes))
+
+
 def test_the_pool_has_no_more_mates_than_expected_where_classes_have_few_in_memory() -> None:
     laps, chunk_of, cells, read_share = served(Dataset(16_000, 1_000, 0.0, 64, 0.05), 1)
     found = expected_of_pool((cells >= 0).sum(axis=1), read_share=read_share, held_share=0.05)

@@ -73,8 +73,8 @@ def expected_of_pool(chunk_sizes: Int, *, read_share: float, held_share: float, 
     samples, largest = int(chunk_sizes.sum()), int(chunk_sizes.max())
     random = entropy_of_permutation(chunk_sizes, batch=batch)
     stream = max(float(largest), (held_share - (1 - read_share)) * samples)
-    if read_share * samples <= stream:
-        # All that is streamed is in memory at a time.
+    if read_share * samples <= stream or largest == 1:
+        # All that is streamed is in memory at a time, or no sample has mates.
         return Expected(1.0, random)
     stay = (stream - min(stream * IN_FLIGHT_SHARE, IN_FLIGHT_SAMPLES)) / read_share
     # Two mates leave memory at times whose distance is exponential again.
