@@ -110,6 +110,16 @@ def test_what_is_known_to_be_damaged_has_its_exit_code_though_nobody_reads_it(so
         assert told.endswith(": 1 problem\n")
 
 
+def test_a_full_disk_below_the_output_is_no_bug(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    for words in (["--version"], ["--help"], ["inspect", source, "--json"]):
+        with open("/dev/full", "w") as full:
+            command = [sys.executable, "-m", "redoxfs", *words]
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 4
+        assert done.stderr.splitlines()[-1] == "redoxfs: the output cannot be written: No space left on device"
+
+
 @pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-"])
 def test_a_command_may_have_no_streams(source: Path, closed: str) -> None:
     command = f'"$0" -m redoxfs inspect "$1" {closed}'

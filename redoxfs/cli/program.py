@@ -16,7 +16,7 @@ from typing import TextIO
 
 from redoxfs.cli.arguments import VERBS, parse
 from redoxfs.cli.exits import UNREAD, reported
-from redoxfs.launch.errors import UsageError
+from redoxfs.launch.errors import DestinationError, UsageError
 from redoxfs.launch.say import discard
 
 
@@ -46,12 +46,17 @@ def _flushed(code: int) -> int:
         sys.stdout.flush()
     except OSError as error:
         discard(sys.stdout)
-        code = code or (UNREAD if isinstance(error, BrokenPipeError) else reported(error))
+        code = code or (UNREAD if isinstance(error, BrokenPipeError) else reported(_unwritten(error)))
     try:
         sys.stderr.flush()
     except OSError:
         discard(sys.stderr)
     return code
+
+
+def _unwritten(error: OSError) -> DestinationError:
+    """A full disk below `> FILE` is no bug."""
+    return DestinationError(f"the output cannot be written: {error.strerror}")
 
 
 def _is_unread(stream: TextIO) -> bool:
