@@ -413,6 +413,16 @@ def test_inspect_names_the_chunks_of_a_mount_with_that_speed_of_storage(
         assert open_dataset(asked).chunk_size == chunk_size
 
 
+def test_the_largest_chunks_are_split_for_the_pool(grouped: Path, tmp_path: Path) -> None:
+    """It counts the samples of a chunk in 16 bits."""
+    dst = tmp_path / "dst"
+    pack_here(grouped, dst, Options(chunk_size=1 << 16, groups="stem"))
+    memory = MemoryOptions(storage_speed=storage_speed("1,1GB"))
+    with opened(dst) as fd:
+        asked = Opening(path_status(str(dst), 10), fd, DatasetOptions(), memory, 10, measure_storage=True)
+        assert open_dataset(asked).chunk_size == 1 << 15
+
+
 # Many files
 
 

@@ -361,7 +361,8 @@ def _packed_chunk_size(
     from redoxfs.chunks import UNKNOWN_SPEED, divisors
 
     mean_bytes = max(1, int(index.catalog.sample_bytes.mean()))
-    chosen = next((size for size in divisors(packed) if size * mean_bytes >= speed.streaming_bytes), packed)
+    sizes = [size for size in divisors(packed) if size < 1 << 16]  # as --chunk-size
+    chosen = next((size for size in sizes if size * mean_bytes >= speed.streaming_bytes), sizes[-1])
     advice = ""
     if chosen * mean_bytes < speed.streaming_bytes and speed is not UNKNOWN_SPEED:
         advice = "; to read larger pieces, pack again with a larger --chunk-size" if index.versions is None else ""

@@ -55,8 +55,8 @@ SUM_BLOCK_BYTES = 1 << 20
 """A checksum covers this many bytes of a file, fewer at its end. Nearly every sample has one checksum, and a small read
 of a file of gigabytes reads no more than this to check the bytes."""
 
-CHUNK_SIZE_MAX = (1 << 16) - 1
-"""The largest --chunk-size."""
+CHUNK_SIZE_MAX = 1 << 16
+"""At least the largest --chunk-size."""
 
 MANIFEST_MAX_BYTES = 1 << 28
 """Enough for millions of class names. A longer file is not a manifest and is not read."""
