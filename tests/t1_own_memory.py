@@ -151,6 +151,19 @@ def test_inspect_describes_the_mount_with_a_cache(
     assert (cached["memory_for"] == plain["memory_for"]) == ("--chunk-size" in options or "--policy" in options)
 
 
+def test_the_variance_of_chunks_of_one_class_counts_the_samples_that_are_there(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for label in ("cat", "dog"):
+        (tmp_path / label).mkdir()
+        for number in range(4):
+            (tmp_path / label / f"{number}.jpg").write_bytes(b"x" * 100)
+    assert main(["inspect", str(tmp_path), "--classes", "dir", "--chunk-size", "64"]) == 0
+    told = " ".join(capfd.readouterr().out.split())
+    assert "chunks │ 4, of up to 64 samples each" in told
+    assert "2 for chunks of one class" in told
+
+
 def test_the_examples_of_four_nodes_apply_the_rule() -> None:
     """docs/slurm.md and docs/kubernetes.md: 1.28 million files, eight ranks of 15 GiB on each node."""
     slurm, pods = ((ROOT / "docs" / name).read_text() for name in ("slurm.md", "kubernetes.md"))

@@ -232,9 +232,16 @@ def _shuffle(dataset: Dataset, per_class: Any) -> dict[str, Any]:
     """How evenly chunks have the classes."""
     from redoxfs.telemetry.expected_quality import block_variance
 
-    found = block_variance(dataset.cells.cells, dataset.catalog.class_of, per_class)
+    cells = dataset.cells.cells
+    found = block_variance(cells, dataset.catalog.class_of, per_class)
     of_chunks, at_random = (None, None) if found is None else (round(each, 3) for each in found)
-    return {"block_variance": of_chunks, "block_variance_if_random": at_random}
+    # Not all chunks are full.
+    filled = max(1, int((cells >= 0).any(axis=1).sum()))
+    return {
+        "block_variance": of_chunks,
+        "block_variance_if_random": at_random,
+        "block_variance_if_one_class": None if found is None else round(int(per_class.sum()) / filled, 3),
+    }
 
 
 def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
@@ -287,7 +294,7 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
             (
                 "classes in a chunk",
                 f"block variance {variance:.2f}, less is better; {at_random:.2f} for chunks drawn at random, "
-                f"{facts['chunk_size']} for chunks of one class",
+                f"{facts['block_variance_if_one_class']:,.0f} for chunks of one class",
             )
         )
     if not facts["memory_suffices"]:
