@@ -17,7 +17,8 @@ turn of the next job.
 
 A loader also knows when an epoch begins, and tells the mount just before its first batch is asked for: all workers have
 then ended the epoch before. The rest of a loaded epoch is not told, nor an epoch of a loader that begins while another
-one reads the same files.
+one reads the same files. With torch.distributed, the ranks agree by its store which number an epoch has at all nodes
+(`redoxfs.epochs`): no rank waits for another.
 
 Rejected: counting opens, since a dataset may open any number of files for a sample; recording the files of each index,
 since any file of the class may answer an open.
@@ -52,7 +53,7 @@ except ModuleNotFoundError:
     raise ModuleNotFoundError("PyTorch is not installed here; to install it: pip install torch") from None
 from torch.utils.data import DataLoader, IterableDataset, Sampler, Subset
 
-from redoxfs.epochs import tell_epoch, tree_of
+from redoxfs.epochs import JobCounts, ToldTree, tell_epoch, tree_of
 from redoxfs.launch.control import ask_daemon
 from redoxfs.launch.errors import CommandError, UsageError
 from redoxfs.launch.path_status import PathStatus, our_mount_of
@@ -375,7 +376,7 @@ class _Tracker:
         self.batch_size, self.drop_last = inner.batch_size, bool(inner.drop_last)
         self._has_workers, self._is_single = inner.num_workers > 0, not inner._auto_collation
         self.mount = mount
-        self._tree: str | None = None
+        self._tree: ToldTree | None = None
         self.pending: list[Batch] | None = None
         self._token = secrets.randbelow(10**18)
         self._marks = None if mount is None else f"{mount.path}/.redoxfs/batches/{self._token}"
@@ -423,6 +424,18 @@ class _Tracker:
             folder = None if self._tree is not None else _folder_of(inner.dataset)
             if folder is not None and Path(folder).is_relative_to(self.mount.path):
                 self._tree = tree_of(self.mount, folder)
+        counts = self._counts()
+        if counts is not None and self._tree is not None:
+            # Before any rank agrees on the number of the first epoch, mostly.
+            counts.say(self._tree.count)
+
+    def _counts(self) -> JobCounts | None:
+        """What the ranks agree on; None: nothing, as there are no ranks, or the mount counts for itself."""
+        store = _store()
+        if store is None or self._tree is None or self._tree.count is None:
+            return None
+        told = _told.setdefault(store, {}).setdefault((self._tree.dataset, self._tree.name), set())
+        return JobCounts(store, self._tree, told)
 
     def begin(self, iterator: Any) -> int:
         """An iteration begins; its number."""
@@ -461,16 +474,23 @@ class _Tracker:
         number, world, rank = (getattr(sampler, name, None) for name in ("epoch", "num_replicas", "rank"))
         if type(world) is not int or type(rank) is not int:
             world, rank = ranks.world, ranks.rank
+        epoch, counts = number if type(number) is int else None, self._counts()
+        least = 0 if counts is None else counts.number_of(epoch)
         try:
-            tell_epoch(self.mount, self._tree, number if type(number) is int else None, world, rank)
+            count = tell_epoch(self.mount, self._tree.name, epoch, world, rank, least)
         except CommandError as error:
             warnings.warn(f"{error}; it has to find out where the epoch began", stacklevel=2)
+            return
+        if counts is not None:
+            counts.say(count)
 
     def _is_beside(self, other: "_Tracker") -> bool:
         """Whether another loader is in the middle of an epoch of the same tree."""
         return (
             other is not self
-            and other._tree == self._tree
+            and other._tree is not None
+            and self._tree is not None
+            and other._tree.name == self._tree.name
             and other._running is not None
             and other._running() is not None
             and other._yielded < len(other._batches or ())
@@ -805,6 +825,37 @@ def _identity(mount: PathStatus | None) -> tuple[str, str]:
     assert mount is not None
     assert mount.mount is not None
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip(), mount.mount.device
+
+
+_told: "weakref.WeakKeyDictionary[Any, dict[tuple[str, str], set[int | None]]]" = weakref.WeakKeyDictionary()
+"""The epochs that this process has told, by the store of its job, the dataset and the tree."""
+
+
+_inherited: Any = None
+"""The store that the process had when it was forked. Its connection is the parent's, whose answers it would take."""
+
+
+def _store() -> Any:
+    """What the ranks of the job share; None: nothing."""
+    store = _default_store()
+    return None if store is _inherited else store
+
+
+def _default_store() -> Any:
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None
+    # There is no public name for it, and with MPI there is none.
+    with suppress(Exception):
+        return torch.distributed.distributed_c10d._get_default_store()
+    return None
+
+
+def _note_fork() -> None:
+    global _inherited
+    _inherited = _default_store()
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 class _Ranks:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from job_store import JobStore, LostStore
 from networks import Letter, Network, parts_of_chunks
 
+from redoxfs.epochs import JobCounts, ToldTree
 from redoxfs.node.cluster.resume import part_of
 from redoxfs.protocol import (
     Delivered,
@@ -60,6 +62,7 @@ class Job:
         self.nodes = [self.node(number, nodes) for number in range(nodes)]
         self.messages = 0
         self.most_messages = 1 << 30
+        self.ranks: list[JobCounts] = []
 
     def node(self, number: int, nodes: int) -> PassingNode:
         sizes = np.ones(len(self.class_of), np.int64)
@@ -114,11 +117,24 @@ class Job:
         node.unloaded.clear()
         return delivered
 
-    def tell(self, number: int, tree: int | None = None) -> None:
+    def tell(self, number: int, tree: int | None = None, *, least: int = 0) -> None:
         node = self.nodes[number]
-        assert node.begin_pass(tree)
+        assert node.begin_pass(tree, least)
         node.unloaded.clear()
         node.revoked.clear()
+
+    def start(self, store: JobStore, *, says: bool = True) -> None:
+        """A job starts, with a rank on each node, all of which may have said how often theirs was told."""
+        self.ranks = [JobCounts(store, ToldTree("train", 0, "ab"), set()) for _ in self.nodes]
+        for rank, node in zip(self.ranks, self.nodes, strict=True):
+            if says:
+                rank.say(node.pass_number(0))
+
+    def tell_of(self, number: int, epoch: int | None) -> None:
+        """The rank of a node tells of an epoch, which may have a number."""
+        rank = self.ranks[number]
+        self.tell(number, 0, least=rank.number_of(epoch))
+        rank.say(self.nodes[number].pass_number(0))
 
     def restart(self, number: int) -> None:
         """Another process, which knows nothing, takes a node's place."""
@@ -278,6 +294,95 @@ def test_told_epochs_are_exact_after_a_node_was_replaced_by_one_that_knows_nothi
         assert len(got) == len(set(got)) == paths - 40 * (epoch == 2)
         if epoch == 2:
             job.restart(0)
+
+
+def epochs_of_job(
+    job: Job, draw: random.Random, store: JobStore, numbers: Sequence[int | None], *, says: bool = True, apart: int = 0
+) -> list[int]:
+    """A rank for each node, and an epoch for each number that its sampler says. Ranks come to it in any order, up to so
+    many opens apart. Returns how many samples came twice in each epoch."""
+    nodes = len(job.nodes)
+    todo: list[list[tuple[int, int]]] = [[] for _ in range(nodes)]
+    for epoch in range(len(numbers)):
+        order = draw.sample(range(len(job.class_of)), len(job.class_of))
+        for node, stream in enumerate(todo):
+            stream += [(epoch, path) for path in (TELL, *order[node::nodes])]
+    job.start(store, says=says)
+    behind = [draw.randrange(apart + 1) for _ in todo]
+    got: list[list[int]] = [[] for _ in numbers]
+    for step in range(max(map(len, todo)) + apart):
+        for node in draw.sample(range(nodes), nodes):
+            if not 0 <= step - behind[node] < len(todo[node]):
+                continue
+            epoch, path = todo[node][step - behind[node]]
+            if path == TELL:
+                job.tell_of(node, numbers[epoch])
+            else:
+                got[epoch].append(job.open(node, path))
+    assert {*map(len, got)} <= {len(job.class_of)}
+    return [twice(samples) for samples in got]
+
+
+@pytest.mark.parametrize("opened", [0, 6])
+@pytest.mark.parametrize("often", [1, 3, 20])
+@pytest.mark.parametrize(("numbers", "apart"), [((7, 8, 9), 0), ((7, 8, 9), 5), ((None,) * 3, 5)], ids=str)
+def test_the_next_job_has_exact_epochs_after_one_that_died_between_two_nodes(
+    numbers: Sequence[int | None], apart: int, often: int, opened: int
+) -> None:
+    """One node was told more often, with and without opens in the epoch that the others were not told of."""
+    ahead, draw = often % 3, random.Random(often)
+    job = Job(3, [path % 4 for path in range(240)], seed=often, exchange=0.2)
+    assert not any(epochs_of_job(job, draw, JobStore(), [0, 1]))
+    for _ in range(often):
+        job.tell(ahead)
+        for path in draw.sample(range(240), opened):
+            job.open(ahead, path)
+    for _ in range(2):
+        assert not any(epochs_of_job(job, draw, JobStore(), numbers, apart=apart))
+
+
+def test_a_node_that_knows_nothing_is_in_the_epoch_that_its_rank_says() -> None:
+    """The first message that it hears is of a peer that is not told yet."""
+    job, draw = Job(2, [path % 4 for path in range(120)], exchange=0.2), random.Random(3)
+    for path in draw.sample(range(120), 60):
+        job.open(path % 2, path)
+    job.restart(0)
+    job.start(JobStore())
+    for _ in range(3):
+        order = draw.sample(range(120), 120)
+        job.tell_of(0, None)
+        got = [job.open(0, path) for path in order[:20]]
+        job.tell_of(1, None)
+        got += [job.open(turn % 2, path) for turn, path in enumerate(order[20:])]
+        assert not twice(got)
+
+
+def test_nodes_whose_ranks_said_nothing_are_in_step_from_the_second_epoch_on() -> None:
+    """The first rank tells before the others have said how often theirs was told. Without a store they never are."""
+    draw = random.Random(1)
+    job = Job(3, [path % 4 for path in range(240)], exchange=0.2)
+    for _ in range(3):
+        job.tell(1)
+        assert not any(epochs_of_job(job, draw, JobStore(), range(4), says=False)[1:])
+        job.tell(2)
+        assert all(epochs_of_job(job, draw, LostStore(), range(4)))
+
+
+def test_an_epoch_that_one_node_is_told_of_twice_leaves_no_trace() -> None:
+    job, draw = Job(3, [path % 4 for path in range(240)], exchange=0.2), random.Random(2)
+    job.start(JobStore())
+    for epoch in range(4):
+        order = draw.sample(range(240), 240)
+        for node in draw.sample(range(3), 3):
+            # As of a look at a batch, by the rank of that node alone.
+            for _ in range(2 if node == epoch == 1 else 1):
+                job.tell_of(node, epoch)
+        got = [
+            job.open(node, path)
+            for paths in zip(*(order[node::3] for node in range(3)), strict=True)
+            for node, path in enumerate(paths)
+        ]
+        assert (twice(got) > 0) == (epoch == 1)
 
 
 @pytest.mark.parametrize("kind", ["whole", "in order"])
@@ -538,7 +643,7 @@ class Crew:
                 in_epoch[number] = epoch
                 if path == TELL:
                     if told:
-                        self.job.tell(number)
+                        self.job.tell_of(number, epoch)
                     continue
                 if path == CUT:
                     self.cut(number, waiting)
@@ -636,16 +741,29 @@ def is_of(number: int, message: Message) -> bool:
     workers=st.integers(1, 3),
     stats=st.sampled_from([0, 0.3]),
     told=st.booleans(),
+    ahead=st.sampled_from([0, 0, 1, 12]),
 )
 # The last samples of a class are under way from one node to the other, which needs fewer.
-@example(seed=35, nodes=2, samples=35, classes=2, exchange=1, workers=1, stats=0, told=True)
+@example(seed=35, nodes=2, samples=35, classes=2, exchange=1, workers=1, stats=0, told=True, ahead=0)
 # They are under way to a node that is in the next epoch when they come.
-@example(seed=1319, nodes=4, samples=23, classes=3, exchange=1, workers=1, stats=0, told=True)
+@example(seed=1319, nodes=4, samples=23, classes=3, exchange=1, workers=1, stats=0, told=True, ahead=0)
 @pytest.mark.slow
 def test_nodes_on_any_network_are_never_stuck_and_told_epochs_are_exact(
-    seed: int, nodes: int, samples: int, classes: int, exchange: float, workers: int, stats: float, told: bool
+    seed: int,
+    nodes: int,
+    samples: int,
+    classes: int,
+    exchange: float,
+    workers: int,
+    stats: float,
+    told: bool,
+    ahead: int,
 ) -> None:
+    """Also after one that was told so often more, as jobs died."""
     crew, todo = crew_of(seed, nodes, samples, classes, exchange)
+    for _ in range(ahead):
+        crew.job.tell(seed % nodes)
+    crew.job.start(JobStore())
     crew.run(todo, workers=workers, stats=stats, told=told)
     assert sum(map(len, crew.got.values())) == sum(map(len, todo)) - 3 * nodes
     if told:
@@ -696,6 +814,7 @@ def test_nodes_are_never_stuck_when_one_of_them_is_cut_off(
     opens = sum(map(len, todo)) - 3 * nodes
     epoch = todo[-1][after][0] if after < len(todo[-1]) else 3
     todo[-1].insert(after, (epoch, CUT))
+    crew.job.start(JobStore())
     crew.run(todo, workers=workers, stats=stats, told=told)
     assert sum(map(len, crew.got.values())) + crew.given_up == opens
 

@@ -11,6 +11,7 @@ import pytest
 import trio
 from pools import SIZE_BYTES
 
+from redoxfs.epochs import tell_epoch, tree_of
 from redoxfs.node.control import CLIENT
 from redoxfs.node.told_epochs import Processes, ToldEpochs
 from redoxfs.protocol import PoolPolicy
@@ -21,9 +22,9 @@ TREES = ("train", "val")
 class Passing(PoolPolicy):
     """Notes the passes that begin."""
 
-    def begin_pass(self, tree: int | None) -> bool:
+    def begin_pass(self, tree: int | None, number: int = 0) -> bool:
         self.begun = [*getattr(self, "begun", []), tree]
-        return super().begin_pass(tree)
+        return super().begin_pass(tree, number)
 
 
 def told(*, passes: bool = True) -> tuple[ToldEpochs, Any]:
@@ -73,7 +74,7 @@ def begun_by(words: str) -> list[int]:
         number, _, of_ranks = word.partition("of")
         ranks, rank = of_ranks.split(".")
         data = json.dumps(["train", None if number == "-" else int(number), int(ranks), int(rank)]).encode()
-        assert trio.run(epochs.begin_of_rank, data) == {"begun": True}
+        assert trio.run(epochs.begin_of_rank, data) == {"begun": True, "count": None}
         counts.append(epochs.told)
     assert node.plan.policy.begun == [0] * epochs.told
     assert node.checkpoints == [1] * len(counts), "each has the rank that came"
@@ -146,13 +147,60 @@ def test_what_the_machine_says_of_processes() -> None:
     assert processes.born_s(child) == 0
 
 
+class Counting:
+    """A policy that counts epochs, as those of several nodes do: what it was told, and how many it has."""
+
+    has_passes = True
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int | None, int]] = []
+
+    def begin_pass(self, tree: int | None, number: int) -> bool:
+        self.told.append((tree, number))
+        return True
+
+    def pass_number(self, tree: int) -> int:
+        return 10 * tree + len(self.told)
+
+
+def test_an_epoch_has_the_number_that_its_first_rank_says() -> None:
+    epochs, node = told()
+    policy = node.plan.policy = Counting()
+    for rest, count in (("3, 2, 0, 7", 11), ("3, 2, 1, 8", 11), ("4, 2, 1, 9", 12), ("5, 2, 0", 13)):
+        data = f'["val", {rest}]'.encode()
+        assert trio.run(epochs.begin_of_rank, data) == {"begun": True, "count": count}
+    assert policy.told == [(1, 7), (1, 9), (1, 0)]
+    assert trio.run(epochs.tree_of, b"train") == {"tree": "train", "count": 3, "dataset": ""}
+
+
+def test_a_daemon_that_is_older_than_the_package_is_told_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+
+    def answer(_mount: Any, verb: str, data: bytes, _timeout_s: float) -> dict[str, Any]:
+        asked.append(data)
+        return {"tree": "train"} if verb == "epoch-tree" else {"begun": True}
+
+    monkeypatch.setattr("redoxfs.epochs.ask_daemon", answer)
+    mount: Any = SimpleNamespace(path="/mnt/set")
+    tree = tree_of(mount, "/mnt/set/train")
+    assert tree is not None
+    assert tree.count is None, "so nobody agrees on a number"
+    assert tell_epoch(mount, tree.name, 3, 2, 1) is None
+    assert json.loads(asked[1]) == ["train", 3, 2, 1]
+
+
 def test_ranks_of_another_job_or_epoch_join_nobody() -> None:
     assert begun_by("5of2.0 6of2.1 6of2.0") == [1, 2, 2], "the first one was broken off"
     assert begun_by("5of2.0 5of3.1 5of3.0 5of3.2") == [1, 2, 2, 2]
 
 
 @pytest.mark.parametrize(
-    "data", [b"[", b"[]", b'["train", null, 2, 2]', b'["train", 1.5, 2, 0]', b'["train", null, 1, -1]', b"[7, 0, 1, 0]"]
+    "data",
+    [
+        *(b"[", b"[]", b'["train", null, 2, 2]', b'["train", 1.5, 2, 0]', b'["train", null, 1, -1]', b"[7, 0, 1, 0]"),
+        *(b'["train", 0, 1, 0, -1]', b'["train", 0, 1, 0, null]', b'["train", 0, 1, 0, 2147483648]'),
+        b'["train", 0, 1, 0, 5, 5]',
+    ],
 )
 def test_a_rank_that_says_something_else_is_refused(data: bytes) -> None:
     epochs, _ = told()
@@ -182,7 +230,8 @@ def test_a_rank_that_says_something_else_is_refused(data: bytes) -> None:
 )
 def test_the_tree_of_a_loader_is_that_of_its_directory(trees: Any, folder: str, tree: str | None) -> None:
     _, node = told()
-    assert trio.run(ToldEpochs(node, trees).tree_of, folder.encode()) == {"tree": tree}
+    answer = trio.run(ToldEpochs(node, trees, dataset="ab").tree_of, folder.encode())
+    assert answer == ({"tree": None} if tree is None else {"tree": tree, "count": None, "dataset": "ab"})
 
 
 def test_a_policy_that_cannot_begin_passes_has_no_tree_to_tell_of() -> None:

@@ -1,4 +1,5 @@
-"""Epochs of nodes: exact where they are told, whatever was read before, with ranks that do not wait for each other."""
+"""Epochs of nodes: exact where they are told, whatever was read before, with ranks that do not wait for each other; and
+from one job to the next."""
 
 import random
 import signal
@@ -6,11 +7,15 @@ from pathlib import Path
 
 import pytest
 from images import make_images, path_in
+from job_store import JobStore
 from machine import Machine
 from patience import PATIENCE_S
 from ports import reserve_addresses
 
 import redoxfs
+from redoxfs.epochs import JobCounts, tell_epoch, tree_of
+from redoxfs.launch.path_status import our_mount_of
+from redoxfs.linux.mount_table import read_mounts
 
 NODES, EPOCHS, BATCH = 3, 2, 16
 APART = 3
@@ -74,3 +79,48 @@ def test_nodes_give_no_sample_twice_in_an_epoch_that_each_was_told_of(
     stats = [machine.stats(mountpoint) for mountpoint in mountpoints]
     assert [each["keeper"]["restarts"] for each in stats] == [0, 1, 0]
     assert [each["errors"] for each in stats] == [0] * NODES
+
+
+def test_the_epochs_of_a_job_are_exact_after_one_that_died_between_two_nodes(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each node has a rank, which tells and reads an epoch without waiting for the others."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(machine.environment["XDG_RUNTIME_DIR"]))
+    source = tmp_path / "images"
+    make_images(source, {"cat": 40, "dog": 50}, typical_bytes=1_000)
+    for empty in source.rglob("*-0.png"):
+        # It could not be told from another.
+        empty.unlink()
+    paths = sorted(str(path.relative_to(source)) for path in source.rglob("*.png"))
+    mountpoints = machine.mount_nodes(source, reserve_addresses(NODES), "--memory", "1MiB", *PATIENT)
+    table = read_mounts()
+    mounts = [mount for path in mountpoints if (mount := our_mount_of(path, table)) is not None]
+    draw = random.Random(2)
+
+    def run(last: int) -> list[int]:
+        """A job of three epochs. It dies after so many nodes were told of the last one. How many samples come twice in
+        each epoch."""
+        store, twice = JobStore(), []
+        trees = [tree for mount in mounts if (tree := tree_of(mount, str(mount.path))) is not None]
+        counts = [JobCounts(store, tree, set()) for tree in trees]
+        for count, tree in zip(counts, trees, strict=True):
+            count.say(tree.count)
+        for epoch in range(3):
+            for node in range(NODES if epoch < 2 else last):
+                told = tell_epoch(mounts[node], trees[node].name, epoch, NODES, node, counts[node].number_of(epoch))
+                counts[node].say(told)
+            if epoch == 2 and last < NODES:
+                break
+            order = draw.sample(paths, len(paths))
+            own = [order[node::NODES] for node in range(NODES)]
+            got = [
+                (mountpoint / own[node][turn]).read_bytes()
+                for turn in range(len(own[0]))
+                for node, mountpoint in enumerate(mountpoints)
+                if turn < len(own[node])
+            ]
+            assert len(got) == len(paths)
+            twice.append(len(got) - len({*got}))
+        return twice
+
+    assert [run(last) for last in (1, 2, NODES)] == [[0, 0], [0, 0], [0, 0, 0]]

@@ -577,6 +577,35 @@ def test_a_killed_job_on_two_nodes_trains_on_each_sample_once(machine: Machine, 
     assert sum(machine.stats(machine.mnt / str(node))["errors"] for node in range(2)) == 0
 
 
+def test_a_job_on_two_nodes_has_exact_epochs_after_one_that_died_between_them(
+    machine: Machine, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job before has told one node of an epoch that the other was not told of."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(machine.environment["XDG_RUNTIME_DIR"]))
+    machine.ok("cluster", "up", "--nodes", "2", source, machine.mnt, *OPTIONS, "--memory", "1MiB")
+    for node in (0, 1, 1):
+        assert redoxfs.epoch(machine.mnt / str(node))
+    job = Job(root=f"{machine.mnt}/{{rank}}", folder=str(tmp_path), ranks=2, workers=0, every=FILES)
+    assert killed_runs(job, machine.environment, iter([])) == 0
+    for epoch in job.trained_on():
+        assert_each_once(list(epoch.elements()))
+
+
+def test_ranks_agree_on_nothing_without_a_process_group_or_after_a_fork(tmp_path: Path) -> None:
+    assert redoxfs.torch._store() is None
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
+    try:
+        store = redoxfs.torch._store()
+        assert store.compare_set("key", "", "3") == store.compare_set("key", "", "4") == b"3"
+        child = os.fork()
+        if not child:
+            os._exit(redoxfs.torch._store() is not None)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        torch.distributed.destroy_process_group()
+    assert redoxfs.torch._store() is None
+
+
 def test_a_killed_job_that_saved_less_repeats_at_most_that(mounted: Machine, tmp_path: Path) -> None:
     job = Job(root=str(mounted.mnt), folder=str(tmp_path), workers=2, prefetch=2, every=10)
     job = replace(job, less=job.ahead)

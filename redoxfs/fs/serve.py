@@ -271,8 +271,9 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
     )
     state = StateWriter(spec.state_file, lambda: spec.settings(node.plan), len(catalog.class_of), node)
     ahead = OpenedAhead(node, state)
-    drawing = Drawing(node, catalog, spec.settings(node.plan)[DATASET])
-    epochs = ToldEpochs(node, catalog.class_trees)
+    dataset = spec.settings(node.plan)[DATASET]
+    drawing = Drawing(node, catalog, dataset)
+    epochs = ToldEpochs(node, catalog.class_trees, dataset=dataset)
     tree = native_tree(catalog)
     access_of = Accesses(tree, node).of
     slow_opens = SlowOpens(access_of)

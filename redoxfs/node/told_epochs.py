@@ -1,8 +1,8 @@
 """Epochs that a script tells: verbs of the control socket.
 
     epoch          an epoch of a class tree begins now, of that with the name in the data; without data: of all
-    epoch-of-rank  an epoch of a rank begins; JSON of the tree, the number of the epoch or null, how many ranks, and
-                   which rank
+    epoch-of-rank  an epoch of a rank begins; JSON of the tree, the number of the epoch or null, how many ranks, which
+                   rank, and the number that it has at all nodes or 0
     epoch-tree     the tree to tell of, for a loader of the files in a directory
 
 A policy that has passes begins one, so the epoch has each sample once, whatever was opened before. Laps of other
@@ -13,6 +13,9 @@ again begins the next. So does one whose process is of a job that was started ag
 the epoch, and that one has ended. Rejected: the number of the epoch alone. Many loaders have none, and a job that
 resumes has the same one again. Who came is in the checkpoint, so that a daemon which takes over between two ranks
 begins no other pass.
+
+Several nodes count their epochs, and the ranks of a job agree which number one has at all nodes (`redoxfs.epochs`). The
+number says which epoch begins, and never whether one does.
 
 Called in the node's task, between two requests.
 """
@@ -30,6 +33,9 @@ from redoxfs.node.control import CLIENT
 if TYPE_CHECKING:
     from redoxfs.node.node import Node
 
+
+MOST_NUMBER = 1 << 30
+"""The highest that an epoch is told to have. Messages have 32 bits for it."""
 
 _since_boot_s = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
@@ -58,11 +64,14 @@ class ToldEpochs:
         trees: Sequence[str],
         processes: Processes | None = None,
         clock_s: Callable[[], float] = _since_boot_s,
+        *,
+        dataset: str = "",
     ) -> None:
         self._node = node
         self._processes = processes or Processes()
         self._clock_s = clock_s
         self._trees = trees
+        self._dataset = dataset
         self.told = 0
 
     async def begin(self, data: bytes) -> Mapping[str, Any]:
@@ -70,8 +79,9 @@ class ToldEpochs:
         return self._begin(self._tree_in(data))
 
     async def begin_of_rank(self, data: bytes) -> Mapping[str, Any]:
-        """Begin a pass, or join that of the other ranks. Raises ValueError."""
-        name, *epoch, rank = _parsed(data)
+        """Begin a pass, or join that of the other ranks. ``count``: its number here, if there is one. Raises
+        ValueError."""
+        name, *epoch, rank, least = _parsed(data)
         tree = self._tree_in(os.fsencode(name))
         ranks, process = self._node.ranks, CLIENT.get()
         told = process, self._clock_s()
@@ -79,10 +89,10 @@ class ToldEpochs:
         if of_epoch == epoch and rank not in came and not self._is_of_later_job(process, came.values()):
             came[rank] = told
             self._node.checkpoint()
-            return {"begun": True}
+            return {"begun": True, "count": self._count(tree)}
         if self._node.plan.policy.has_passes:
             ranks[tree] = epoch, {rank: told}
-        return self._begin(tree)
+        return {**self._begin(tree, least), "count": self._count(tree)}
 
     def _is_of_later_job(self, process: int, came: Iterable[tuple[int, float]]) -> bool:
         """Whether a process began after one had told an epoch that has ended since."""
@@ -92,7 +102,8 @@ class ToldEpochs:
     async def tree_of(self, data: bytes) -> Mapping[str, Any]:
         """``tree``: that which the directory ``data``, from the mountpoint on, lies in; else the only one in it.
 
-        None: there are several or none, or no passes to begin.
+        None: there are several or none, or no passes to begin. ``count``: the number of its epoch, if there is one;
+        ``dataset``: the same at all nodes that count together.
         """
         path = os.fsdecode(data)
         around = [tree for tree in self._trees if tree == "." or f"{path}/".startswith(f"{tree}/")]
@@ -101,11 +112,14 @@ class ToldEpochs:
             within = [max(around, key=lambda tree: 0 if tree == "." else len(tree))]
         if len(within) != 1 or not self._node.plan.policy.has_passes:
             return {"tree": None}
-        return {"tree": within[0]}
+        return {"tree": within[0], "count": self._count(self._trees.index(within[0])), "dataset": self._dataset}
 
-    def _begin(self, tree: int | None) -> Mapping[str, Any]:
+    def _count(self, tree: int | None) -> int | None:
+        return None if tree is None else self._node.plan.policy.pass_number(tree)
+
+    def _begin(self, tree: int | None, number: int = 0) -> Mapping[str, Any]:
         plan = self._node.plan
-        if not plan.policy.begin_pass(tree):
+        if not plan.policy.begin_pass(tree, number):
             return {"begun": False}
         self.told += 1
         if plan.sharing is not None:
@@ -129,15 +143,19 @@ class ToldEpochs:
         return {"epochs_told": self.told}
 
 
-def _parsed(data: bytes) -> tuple[str, int | None, int, int]:
+def _parsed(data: bytes) -> tuple[str, int | None, int, int, int]:
     """Raises ValueError."""
     try:
-        tree, epoch, ranks, rank = json.loads(data)
-        numbers = (ranks, rank) if epoch is None else (epoch, ranks, rank)
-        if type(tree) is not str or not all(type(each) is int for each in numbers) or not 0 <= rank < ranks:
+        tree, epoch, ranks, rank, *more = json.loads(data)
+        # Packages of before this version know no number of all nodes.
+        (least,) = more or (0,)
+        numbers = (ranks, rank, least) if epoch is None else (epoch, ranks, rank, least)
+        if type(tree) is not str or not all(type(each) is int for each in numbers):
+            raise ValueError
+        if not (0 <= rank < ranks and 0 <= least <= MOST_NUMBER):
             raise ValueError
     except (ValueError, TypeError, RecursionError):
         raise ValueError(
-            "expected a class tree, the number of an epoch or null, the number of ranks, and a rank"
+            "expected a class tree, the number of an epoch or null, the number of ranks, a rank, and a number or 0"
         ) from None
-    return tree, epoch, ranks, rank
+    return tree, epoch, ranks, rank, least

@@ -74,10 +74,19 @@ class _Serving(Protocol):
         """Whether `begin_pass` begins one."""
         return False
 
-    def begin_pass(self, tree: int | None) -> bool:
-        """The job says that an epoch of a tree begins, or of all. Returns whether the policy has passes."""
-        del tree
+    def begin_pass(self, tree: int | None, number: int = 0) -> bool:
+        """The job says that an epoch of a tree begins, or of all. Returns whether the policy has passes.
+
+        ``number``: the epoch is at least that one, where nodes count them.
+        """
+        del tree, number
         return False
+
+    def pass_number(self, tree: int) -> int | None:
+        """The number of the last epoch of a tree that was told here, or that a peer in it asked from. 0: none, or it is
+        not known. None: they are not counted, as on one node."""
+        del tree
+        return None
 
 
 class ServingPolicy(Replayable, _Serving, Protocol):

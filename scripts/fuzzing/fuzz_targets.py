@@ -848,6 +848,7 @@ class Control(Target):
                 ("samples", "", np.arange(12, dtype="<i8").tobytes()), ("draw", ".json", b'[7, 0, 1, [0, 1], "id"]'),
                 ("nodes", ".json", b'["a:1", "b:1"]'), ("nodes", ".json", b""),
                 ("epoch-of-rank", ".json", b'["train", null, 2, 1]'), ("epoch-tree", "", b"train/cat"),
+                ("epoch-of-rank", ".json", b'["train", 3, 2, 1, 7]'),
             )
         ]  # fmt: skip
 

@@ -20,12 +20,14 @@ order.
 number of its sender's epoch. Ranks need not be in step. A node that is asked from the next epoch gives what left it in
 the present one, and holds that back when it is told itself. A node that is asked from an epoch before gives what did
 not leave it then, and what it had taken from others and not used. Both give a copy: the lap here does not notice.
+Nodes that were not told equally often, as by a job that died between two of them, stay apart by as many epochs. So who
+tells may say which number the epoch has at all nodes, and a node goes on to that one.
 
 Never stuck, and never a wrong label: a node that is asked to give ``anyway`` gives whatever it has of the class.
 
 A new process in place of another (`rejoin`) holds all of its own samples back until its first repeated path, or until
-an epoch is told. It has the number of the epoch from its peers; where none of them was told of any, from the first
-message.
+an epoch is told. It has the number of the epoch from its peers; where none of them was told of any, from who tells, or
+from the first message.
 """
 
 import numpy as np
@@ -111,13 +113,29 @@ class PassingNode(LocalFirst):
     def has_passes(self) -> bool:
         return True
 
-    def begin_pass(self, tree: int | None) -> bool:
-        """An epoch of a tree begins, or of all. Afterwards take out `unloaded` and `revoked`."""
+    def begin_pass(self, tree: int | None, number: int = 0) -> bool:
+        """An epoch of a tree begins, or of all; at least that of this number. Afterwards take out `unloaded` and
+        `revoked`."""
         self.chosen.clear()
-        for number, each in enumerate(self._passes.trees):
-            if tree in (None, number):
-                self._tell(number, each)
+        for each in self._passes.trees:
+            if tree in (None, each.number):
+                self._tell_up_to(each, number)
         return True
+
+    def pass_number(self, tree: int) -> int:
+        return max(self._passes.trees[tree].epoch, 0, *(epoch for number, epoch in self._ahead if number == tree))
+
+    def _tell_up_to(self, tree: HomePass, number: int) -> None:
+        if number and tree.epoch == UNKNOWN:
+            self._know_epoch(tree, number - 1, holds=True)
+        elif tree.epoch != UNKNOWN:
+            # Nobody is given anything of epochs that are longer ago.
+            tree.epoch = max(tree.epoch, number - MOST_BEHIND - 1)
+        self._tell(tree.number, tree)
+        # Peers may be in the epochs that this node was not told of.
+        while UNKNOWN < tree.epoch < number:
+            self._tell(tree.number, tree)
+        self._due_array[tree.classes] += 1
 
     def _tell(self, number: int, tree: HomePass) -> None:
         own = self._passes.samples(tree)
@@ -130,7 +148,6 @@ class PassingNode(LocalFirst):
             for key, late in self._late.items()
             if self._tree_of_class[key[0]] is not tree or key[1] >= tree.epoch - MOST_BEHIND
         }
-        self._due_array[tree.classes] += 1
         for cls in tree.classes.tolist():
             if cls in self._taken or cls in self._reservations:
                 self._put_by(cls)
@@ -404,7 +421,8 @@ class PassingNode(LocalFirst):
 
     def _hear(self, tree: HomePass, message: Take | Given, node: int) -> None:
         """What a message says of passes."""
-        self._know_epoch(tree, message)
+        if tree.epoch == UNKNOWN and message.epoch:
+            self._know_epoch(tree, message.epoch - 1, holds=message.holds)
         if message.holds and (tree.epoch != UNKNOWN or not message.epoch):
             self._hold(tree)
         if message.epoch == tree.epoch + 1:
@@ -556,12 +574,10 @@ class PassingNode(LocalFirst):
             answer.epoch != message.epoch or answer.lap == self._lap[answer.cls]
         )
 
-    def _know_epoch(self, tree: HomePass, message: Take | Given) -> None:
-        if tree.epoch != UNKNOWN or not message.epoch:
-            return
-        tree.epoch = message.epoch - 1
+    def _know_epoch(self, tree: HomePass, epoch: int, *, holds: bool) -> None:
+        tree.epoch = epoch
         # One that was told of an epoch meanwhile knows what left in it.
-        if (message.holds or tree.epoch > 0) and not tree.told_until:
+        if (holds or epoch > 0) and not tree.told_until:
             self._hold_unknown(tree)
 
     def _hold_unknown(self, tree: HomePass) -> None:
