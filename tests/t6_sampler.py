@@ -612,7 +612,11 @@ def test_a_loader_with_a_sampler_cannot_be_tracked(speech: Speech, reachable: Ma
             redoxfs.torch.track(make(), reachable.mnt)
 
 
-def test_a_mount_that_ended_is_an_error(reachable: Machine, speech_source: Path) -> None:
+def test_a_mount_that_ended_is_an_error(
+    reachable: Machine, speech_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # How long a daemon of this mount would have to make its socket anew.
+    monkeypatch.setattr("redoxfs.launch.control._ANEW_S", 0.1)
     sampler = RedoxSampler(Speech(mount(reachable, speech_source) / "train-clean-100"))
     order = iter(sampler)
     next(order)
