@@ -68,6 +68,8 @@ def pytest_configure(config: pytest.Config) -> None:
     global meter
     if config.getoption("numprocesses", None):
         return  # This process only hands tests out.
+    # What is imported and collected stays. To look for garbage in it meanwhile takes each worker half a second.
+    gc.disable()
     meter = spent.Meter()
     seclusion.seclude()
     forks.take_over()
@@ -88,6 +90,7 @@ def pytest_collection_finish() -> None:
     """Tests that look for what is left collect garbage, and need not look through all modules and tests each time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
