@@ -55,7 +55,7 @@ MOST_LISTED = 10
 MOST_S = 3 * PATIENCE_S
 """No test takes longer, fixtures included. Otherwise a run waits for what never comes, and does not say so."""
 
-BILL = pytest.StashKey[Callable[[], tuple[float, float]]]()
+BILL = pytest.StashKey[tuple[Callable[[], float], Callable[[], float]]]()
 COST_S = pytest.StashKey[float]()
 SETUP_S = pytest.StashKey[float]()
 UNPAID_S = pytest.StashKey[float]()
@@ -112,8 +112,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
     try:
         result = yield
     finally:
-        spent_s, of_others = item.stash[BILL]()
-        item.stash[COST_S] = spent_s + item.stash[UNPAID_S]
+        spent_s, of_others = item.stash[BILL]
+        item.stash[COST_S] = spent_s() + item.stash[UNPAID_S]
     name = f"{item.path.name}::{getattr(item, 'originalname', item.name)}"
     is_free = name in spent.costly() or any(map(item.get_closest_marker, ("long", "engines")))
     if not is_free:

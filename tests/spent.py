@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 MOST_S = 5.0
@@ -21,6 +22,9 @@ MOST_S = 5.0
 
 MOST_OF_OTHERS = 0.2
 """No test is judged while others take a larger part of the machine: what shares a core with it makes it cost more."""
+
+LOOK_EVERY_S = 1.0
+"""A look at what others do takes as long as a quick test. So those that begin within this time share one."""
 
 WORK_S = 0.13
 """What `work` costs on a quiet machine: the least of some hundred, with CPython 3.11 on an AMD EPYC. The limit
@@ -35,6 +39,7 @@ class CostError(AssertionError):
     """A test cost too much."""
 
 
+@cache
 def costly() -> dict[str, str]:
     """Tests that may take longer, with the reason: "FILE::TEST  REASON", without parameters."""
     lines = COSTLY.read_text().splitlines()
@@ -63,9 +68,9 @@ def slowness() -> float:
     return max(1.0, (time.thread_time() - began_s) / WORK_S)
 
 
-def judge(cost_s: float, of_others: float, slow: Callable[[], float] = slowness) -> None:
+def judge(cost_s: float, of_others: Callable[[], float], slow: Callable[[], float] = slowness) -> None:
     """Raises CostError if a test cost too much. The part ``of_others`` of the machine did not work for tests."""
-    if cost_s <= MOST_S or of_others >= MOST_OF_OTHERS:
+    if cost_s <= MOST_S or of_others() >= MOST_OF_OTHERS:
         return
     most_s = MOST_S * slow()
     if cost_s > most_s:
@@ -80,6 +85,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._usage: Path | None = None
+        self._looked_s = self._others_s = float("-inf")
         for parent, file in _hierarchies():
             own = parent / f"redoxfs-tests-{os.getpid()}"
             try:
@@ -95,16 +101,23 @@ class Meter:
             self._usage = own / file
             break
 
-    def bill(self) -> Callable[[], tuple[float, float]]:
-        """A function that tells what was spent since now, in seconds of processor time, and the part of others."""
-        paid_s, others_s, began_s = self.cost_s(), self._of_others_s(), time.monotonic()
+    def bill(self) -> tuple[Callable[[], float], Callable[[], float]]:
+        """Two functions: one tells what was spent since now, in seconds of processor time; one the part of others."""
+        paid_s, now_s = self.cost_s(), time.monotonic()
+        if now_s >= self._looked_s + LOOK_EVERY_S:
+            self._looked_s, self._others_s = now_s, self._of_others_s()
+        looked_s, others_s = self._looked_s, self._others_s
 
-        def told() -> tuple[float, float]:
-            elapsed_s = time.monotonic() - began_s
-            of_others = (self._of_others_s() - others_s) / (elapsed_s * (os.cpu_count() or 1))
-            return self.cost_s() - paid_s, 1.0 if self._usage is None else of_others
+        def spent_s() -> float:
+            return self.cost_s() - paid_s
 
-        return told
+        def of_others() -> float:
+            if self._usage is None:
+                return 1.0
+            elapsed_s = time.monotonic() - looked_s
+            return (self._of_others_s() - others_s) / (elapsed_s * (os.cpu_count() or 1))
+
+        return spent_s, of_others
 
     def cost_s(self) -> float:
         """What was spent since some moment before."""

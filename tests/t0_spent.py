@@ -115,16 +115,20 @@ def test_of_what_is_wrong():
 @pytest.mark.parametrize(("cost_s", "slowness"), [(5.1, 1.0), (7.6, 1.5), (100.0, 10.0)])
 def test_too_much_is_too_much_at_any_speed_of_the_machine(cost_s: float, slowness: float) -> None:
     with pytest.raises(spent.CostError, match=f"took {cost_s} s .* which is 5 on"):
-        spent.judge(cost_s, 0.0, lambda: slowness)
+        spent.judge(cost_s, lambda: 0.0, lambda: slowness)
 
 
 @pytest.mark.parametrize(("cost_s", "slowness"), [(4.9, 1.0), (7.4, 1.5), (49.0, 10.0)])
 def test_a_slow_machine_is_not_the_tests_fault(cost_s: float, slowness: float) -> None:
-    spent.judge(cost_s, 0.0, lambda: slowness)
+    spent.judge(cost_s, lambda: 0.0, lambda: slowness)
+
+
+def test_what_costs_little_needs_no_look_at_others() -> None:
+    spent.judge(4.9, lambda: pytest.fail("a look takes as long as a quick test"))
 
 
 def test_nothing_is_judged_beside_much_work_of_others() -> None:
-    spent.judge(100.0, spent.MOST_OF_OTHERS, lambda: 1.0)
+    spent.judge(100.0, lambda: spent.MOST_OF_OTHERS, lambda: 1.0)
 
 
 def test_the_machine_is_measured_where_a_test_is_judged() -> None:
