@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from redoxfs.dataset import Catalog, build_catalog, look_beside, read_tree
+from redoxfs.dataset.errors import ClassesError
+from redoxfs.doctor.verdict import fitting
 
 
 def make(root: Path, *names: str) -> None:
@@ -717,3 +719,24 @@ def test_a_few_chance_twins_are_no_doubt(tmp_path: Path) -> None:
     assert catalog(tmp_path).verdict.mode == "dir"
     make(tmp_path, *(f"train/dog/{i:04d}.jpg" for i in drawn[:3]))
     assert catalog(tmp_path).verdict.mode == "none"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("train/cats/cat.0.jpg", "validation/cats/again.jpg"), ("train/cats/1.jpg", "train/cats/val_1.jpg")],
+    ids=["two directories", "two names"],
+)
+def test_no_option_is_offered_that_refuses_a_file_in_two_splits(tmp_path: Path, one: str, other: str) -> None:
+    cats_and_dogs(tmp_path)
+    make(tmp_path, one)
+    os.link(tmp_path / one, tmp_path / other)
+    line = catalog(tmp_path).verdict.line
+    assert "--classes any" not in line
+    assert "--classes sampler" not in line
+    assert "--classes FILE.csv, for one label a file" in line
+    assert ("else: --classes FILE.csv" in line) == (DIR in line)
+    # What `doctor` and `status` make of it.
+    assert fitting(line) == ({"classes": "dir"} if DIR in line else {})
+    for classes in ("any", "sampler"):
+        with pytest.raises(ClassesError, match="are one file"):
+            catalog(tmp_path, classes)

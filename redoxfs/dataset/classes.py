@@ -223,6 +223,15 @@ def hard_links_apart(tree: Tree, files: NDArray[np.integer], label: NDArray[np.i
     return (int(entries[clash[0]]), int(entries[clash[0] + 1])) if len(clash) else None
 
 
+def is_of_two_splits(tree: Tree, files: NDArray[np.int64]) -> bool:
+    """Whether one of ``files`` (entries, ascending) has names in two splits, by hard links."""
+    many = files[tree.nlink[files] > 1]
+    if not len(many):
+        return False
+    code, texts, _ = splits_of(tree, many)
+    return hard_links_apart(tree, many, _numbered(code, texts)[0]) is not None
+
+
 def symlink_apart(tree: Tree, files: NDArray[np.integer]) -> tuple[int, int] | None:
     """A symlink to one of ``files`` (entries) in another directory, and that file; None if there is none."""
     targets = files[is_in(tree.inode[files], tree.link_inode)].tolist()

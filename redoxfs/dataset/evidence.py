@@ -29,7 +29,7 @@ from redoxfs.dataset import identities, mirrors
 from redoxfs.dataset.beside import Beside
 from redoxfs.dataset.catalog import Finding
 from redoxfs.dataset.class_trees import find_trees, is_single, possible_classes
-from redoxfs.dataset.classes import hard_links_apart, symlink_apart
+from redoxfs.dataset.classes import hard_links_apart, is_of_two_splits, symlink_apart
 from redoxfs.dataset.directory_names import numbered, role_directories, sensors
 from redoxfs.dataset.label_files import arrays_beside, label_files, label_files_beside
 from redoxfs.dataset.places import parallel_beside, shape, splits_of_one_part
@@ -133,19 +133,23 @@ _TWO_LABELS = "so a file may have two labels"
 def links(scene: Scene) -> Doubt | None:
     """No file may appear under two directories, by a symlink or a hard link."""
     tree = scene.tree
+    # These two keep splits apart, and refuse such a file.
+    against = Against.ANY | Against.SAMPLER if is_of_two_splits(tree, scene.samples) else Against.NOTHING
     apart = hard_links_apart(tree, scene.samples, tree.parent[scene.samples])
     if apart is not None:
         one, other = map(scene.path, apart)
-        return Doubt(f"{one} and {other} in another directory are one file (hard links), {_TWO_LABELS}", Against.DIR)
+        return Doubt(
+            f"{one} and {other} in another directory are one file (hard links), {_TWO_LABELS}", Against.DIR | against
+        )
     apart = symlink_apart(tree, scene.samples)
     if apart is not None:
         link, target = map(scene.path, apart)
-        return Doubt(f"{link} is a symlink to {target} in another directory, {_TWO_LABELS}", Against.DIR)
+        return Doubt(f"{link} is a symlink to {target} in another directory, {_TWO_LABELS}", Against.DIR | against)
     if len(tree.link_entry):
-        return Doubt(f"{scene.path(tree.link_entry[0])} is a symlink, {_TWO_LABELS}")
+        return Doubt(f"{scene.path(tree.link_entry[0])} is a symlink, {_TWO_LABELS}", against)
     second = scene.samples[tree.nlink[scene.samples] > 1]
     if len(second):
-        return Doubt(f"{scene.path(second[0])} has a second name (hard link), {_TWO_LABELS}")
+        return Doubt(f"{scene.path(second[0])} has a second name (hard link), {_TWO_LABELS}", against)
     return None
 
 

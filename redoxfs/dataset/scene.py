@@ -31,6 +31,7 @@ class Against(Flag):
     DIR_UNPROVEN = auto()  # --classes dir, unless several splits have the same directories
     DIR = auto()
     ANY = auto()
+    SAMPLER = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ Check = Callable[[Scene], Doubt | None]
 def hint(
     against: Against, *, is_proven: bool, has_directories: bool, is_single: bool, instead: str = "", read: str = ""
 ) -> str:
-    """The options that no doubt speaks against, as the end of a line. A sampler and a table always fit.
+    """The options that no doubt speaks against, as the end of a line. A table always fits.
 
     `is_single`: all class directories lie in one tree, so the script has to split it, and no name shows how.
     `read`: what the script could do with names.
@@ -87,5 +88,6 @@ def hint(
         fits.append(f"if the directory is the label{only}: --classes dir{caution if is_single else ''}")
     if Against.ANY not in against:
         fits.append("if there are no labels: --classes any")
-    fits.append("if the script can take a sampler: --classes sampler")
-    return "; ".join([*fits, f"else: {TABLE}"])
+    if Against.SAMPLER not in against:
+        fits.append("if the script can take a sampler: --classes sampler")
+    return "; ".join([*fits, f"else: {TABLE}" if fits else TABLE])

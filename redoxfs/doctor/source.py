@@ -187,7 +187,9 @@ def _verdict(source: Path, facts: Facts, probe: Probe | None, guess: Estimate | 
     if not facts.redirects:
         why = facts.line.removeprefix("not redirecting: ")
         option = _fitting(facts.line)
-        command = f"redoxfs pack {option} {where} {_beside(source)}" if packs else f"redoxfs mount {option} {where}"
+        command = None
+        if option:
+            command = f"redoxfs pack {option} {where} {_beside(source)}" if packs else f"redoxfs mount {option} {where}"
         what = f"as it is, redoxfs would redirect nothing and gain nothing, because {why}"
         return warning(NAME, what, command, **{**values, "cause": "not redirected"})
     command = (
@@ -206,7 +208,9 @@ def _verdict_of_archives(where: str, facts: Facts, how: str) -> Result:
         f"{facts.line.removeprefix('not redirecting: ')}; if each sample has its label in a member of its own, such as "
         "KEY.cls: --classes member:cls"
     )
-    return warning(NAME, found, f"redoxfs mount {_fitting(facts.line)} {where} MOUNTPOINT", cause="not redirected")
+    option = _fitting(facts.line)
+    command = f"redoxfs mount {option} {where} MOUNTPOINT" if option else None
+    return warning(NAME, found, command, cause="not redirected")
 
 
 def _smaller_chunks(source: Path, facts: Facts) -> str | None:
@@ -258,7 +262,7 @@ def _chunk_option(facts: Facts, probe: Probe) -> str:
 
 
 def _fitting(line: str) -> str:
-    """The options to choose where a verdict says why nothing is redirected."""
+    """The options to choose where a verdict says why nothing is redirected; "" if there are none to type as they are."""
     unknown = _UNKNOWN.search(line)
     if unknown is not None:
         return f"--samples {shlex.quote('*' + unknown[1])}"
@@ -277,7 +281,8 @@ def _redirection(source: Path, facts: Facts) -> Result:
         what = f"{facts.samples:,} of {counted(facts.files, 'file')} in {counted(facts.classes, 'class', 'classes')}"
         return ok("redirection", f"possible for {what}{why}", **values)
     is_packed = facts.shards and not facts.is_archive
-    command = None if is_packed else f"redoxfs inspect {_fitting(facts.line)} {where}"
+    option = "" if is_packed else _fitting(facts.line)
+    command = f"redoxfs inspect {option} {where}" if option else None
     return warning("redirection", facts.line, command, **values)
 
 

@@ -118,18 +118,20 @@ def _redirects_nothing(stats: Mapping[str, Any]) -> Result | None:
     found = f"this mount redirects nothing, so it gains nothing, because {why}"
     if "--classes none" in why:
         return warning(NAME, found, again.without(stats, "--classes"), cause="not redirected")
-    return warning(NAME, found, again.mount_again(stats, **fitting(why)), cause="not redirected")
+    options = fitting(why)
+    command = again.mount_again(stats, **options) if options else None
+    return warning(NAME, found, command, cause="not redirected")
 
 
 def fitting(why: str) -> dict[str, str | None]:
     """The options to choose where a verdict says ``why`` nothing is redirected: those that it offers on a condition
     which a person can check; else a sampler, which never gives a wrong label. Never --classes any: that the data has no
-    labels is what nobody can see."""
+    labels is what nobody can see. None where a table alone would be taken, which a person has to write first."""
     if _OFFERED_STEM.search(why):
         return {"groups": "stem", "classes": "dir"}
     if _OFFERED_DIR.search(why):
         return {"classes": "dir"}
-    return {"classes": "sampler"}
+    return {} if "--classes FILE.csv" in why and "--classes sampler" not in why else {"classes": "sampler"}
 
 
 def _fails(stats: Mapping[str, Any], period: Period) -> Result | None:
