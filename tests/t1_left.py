@@ -20,6 +20,7 @@ def test_what_is_left_is_listed_and_the_commands_remove_it(
     monkeypatch.setattr(left, "OF_SLURM", (tmp_path / "prolog",))
     monkeypatch.setattr(left, "FSTAB", tmp_path / "fstab")
     monkeypatch.setattr(left, "UNITS", tmp_path)
+    monkeypatch.setattr(left, "OF_UNITS", ())
     assert main(["doctor", "--left"]) == 0
     assert capfd.readouterr().out == "ok       nothing: redoxfs has left nothing here that it knows of\n"
     for name in ("my cache/redoxfs/a.scan", "state/redoxfs/a.log", "run/redoxfs/a.sock"):
@@ -38,15 +39,19 @@ def test_what_is_left_is_listed_and_the_commands_remove_it(
     assert main(["doctor", "--left", "/"]) == 2
 
 
-def test_a_unit_is_removed_by_its_escaped_name_and_a_folder_of_drop_ins_as_a_folder(
+def test_units_of_mounts_are_removed_by_their_escaped_names_and_drop_ins_as_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     units, tools = tmp_path / "my units", tmp_path / "tools"
     (units / "redoxfs@.service.d").mkdir(parents=True)
     (units / "redoxfs@.service.d/override.conf").touch()
-    names = ["mnt-redoxfs\\x2dset.mount", "mnt-my\\x20redoxfs.automount"]
+    (units / "mnt-set.mount.d").mkdir()
+    names = ["mnt-redoxfs\\x2dset.mount", "mnt-my\\x20redoxfs.automount", "mnt-set.automount"]
     for name in names:
         (units / name).touch()
+    (units / "mnt-set.mount").write_text("[Mount]\nWhat=/data/set\nType = redoxfs\n")
+    (units / "mnt-other.mount").write_text("[Mount]\nType=ext4\n")
+    (units / "redoxfs@.service").touch()
     tools.mkdir()
     (tools / "sudo").write_text('#!/bin/sh\nexec "$@"\n')
     (tools / "systemctl").write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {tmp_path}/asked\n')
@@ -57,8 +62,14 @@ def test_a_unit_is_removed_by_its_escaped_name_and_a_folder_of_drop_ins_as_a_fol
         monkeypatch.setattr(left, name, ())
     monkeypatch.setattr(left, "FSTAB", tmp_path / "fstab")
     monkeypatch.setattr(left, "UNITS", units)
+    monkeypatch.setattr(left, "OF_UNITS", (tmp_path / "etc-redoxfs",))
+    (tmp_path / "etc-redoxfs/mnt").mkdir(parents=True)
     for each in left._of_machine():
         subprocess.run(each.command or "", shell=True, check=True)
-    assert list(units.iterdir()) == []
+    assert [unit.name for unit in units.iterdir()] == ["mnt-other.mount"]
+    assert not (tmp_path / "etc-redoxfs").exists()
     asked = (tmp_path / "asked").read_text().splitlines()
-    assert sorted(asked) == sorted(f"disable --now {name}" for name in names)
+    # A template has no process of its own, and systemctl refuses to stop it.
+    of_template = ["stop redoxfs@*.service", "disable redoxfs@.service"]
+    assert sorted(asked) == sorted([*of_template, *(f"disable --now {name}" for name in [*names, "mnt-set.mount"])])
+    assert asked.index("disable --now mnt-set.automount") < asked.index("disable --now mnt-set.mount")

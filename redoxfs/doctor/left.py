@@ -5,6 +5,7 @@ DIR of --cache or a packed copy, is known only while a mount uses it.
 """
 
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,6 +21,10 @@ from redoxfs.linux.mount_table import read_mounts
 HELPERS = (Path("/sbin/mount.redoxfs"), Path("/usr/sbin/mount.redoxfs"))
 OF_SLURM = (Path("/etc/slurm/prolog.d/50-redoxfs"), Path("/etc/slurm/epilog.d/50-redoxfs"))
 FSTAB, UNITS = Path("/etc/fstab"), Path("/etc/systemd/system")
+OF_UNITS = (Path("/etc/redoxfs"), Path("/var/cache/redoxfs"), Path("/var/lib/redoxfs"))
+"""What redoxfs@.service reads, and what systemd makes for it."""
+
+_OF_OUR_TYPE = re.compile(r"^[ \t]*Type[ \t]*=[ \t]*redoxfs[ \t]*$", re.MULTILINE)
 
 
 def left() -> list[Result]:
@@ -66,10 +71,41 @@ def _of_machine() -> Iterator[Result]:
     for line in lines:
         if not line.lstrip().startswith("#") and "redoxfs" in line:
             yield advice("fstab", f"{FSTAB}: {line.strip()}", f"sudo editor {FSTAB}")
-    for unit in sorted(UNITS.glob("*redoxfs*")) if UNITS.is_dir() else ():
-        # systemd escapes the characters of a mountpoint in a unit's name with backslashes.
-        name, where = shlex.quote(unit.name), shlex.quote(os.fspath(unit))
+    for unit in _units():
+        yield advice("unit", str(unit), _removal(unit))
+    for folder in OF_UNITS:
+        if folder.is_dir():
+            yield advice("files of units", str(folder), f"sudo rm -r {folder}")
+
+
+def _units() -> list[Path]:
+    """The units, and the folders of drop-ins. A mount unit may have any name, as it is that of the mountpoint."""
+    if not UNITS.is_dir():
+        return []
+    found = set(UNITS.glob("*redoxfs*"))
+    for unit in UNITS.glob("*.mount"):
+        if _is_of_our_type(unit):
+            automount = unit.with_suffix(".automount")
+            drop_ins = (each.with_name(f"{each.name}.d") for each in (unit, automount))
+            found |= {unit, *(each for each in (automount, *drop_ins) if os.path.lexists(each))}
+    return sorted(found)
+
+
+def _is_of_our_type(unit: Path) -> bool:
+    try:
+        return _OF_OUR_TYPE.search(unit.read_text(errors="replace")) is not None
+    except OSError:
+        return False
+
+
+def _removal(unit: Path) -> str:
+    # systemd escapes the characters of a mountpoint in a unit's name with backslashes.
+    name, where = shlex.quote(unit.name), shlex.quote(os.fspath(unit))
+    if unit.is_dir() and not unit.is_symlink():
         # A folder, such as that of drop-ins, is no unit.
-        is_folder = unit.is_dir() and not unit.is_symlink()
-        remove = f"sudo rm -r {where}" if is_folder else f"sudo systemctl disable --now {name} && sudo rm {where}"
-        yield advice("unit", str(unit), remove)
+        return f"sudo rm -r {where}"
+    if unit.stem.endswith("@"):
+        # --now would stop the template itself, which systemctl refuses.
+        every = shlex.quote(f"{unit.stem}*{unit.suffix}")
+        return f"sudo systemctl stop {every} && sudo systemctl disable {name} && sudo rm {where}"
+    return f"sudo systemctl disable --now {name} && sudo rm {where}"

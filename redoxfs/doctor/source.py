@@ -262,7 +262,7 @@ def _chunk_option(facts: Facts, probe: Probe) -> str:
 
 
 def _fitting(line: str) -> str:
-    """The options to choose where a verdict says why nothing is redirected; "" if there are none to type as they are."""
+    """The options to choose where a verdict says why nothing is redirected; "" if none can be typed as it is."""
     unknown = _UNKNOWN.search(line)
     if unknown is not None:
         return f"--samples {shlex.quote('*' + unknown[1])}"
