@@ -109,6 +109,34 @@ def test_a_mount_that_nobody_used_cannot_be_judged() -> None:
     assert (found.level, found.found) == (Level.OK, "cannot say, because no program has opened a file here yet")
 
 
+def test_while_the_first_opens_wait_no_open_counts_as_answered() -> None:
+    """Whether they are counted as opens already, or not yet."""
+    for opens in (4, 0):
+        value = value_of("hangs_first")
+        points = value["points"]
+        # Now is two seconds after they began to wait, when storage does not hang yet.
+        points["time"] = [*points["time"][:2], *(each - 5 for each in points["time"][2:])]
+        points["values"]["opens"] = [min(each, opens) for each in points["values"]["opens"]]
+        found = judged(value)
+        assert (found.level, found.values["cause"]) == (Level.OK, "unknown")
+        assert found.found == "cannot say yet: 4 opens wait, and none was answered so far"
+
+
+def test_archives_are_packed_from_what_the_mount_shows_and_a_packed_copy_never_again() -> None:
+    """As `pack` refuses archives and packed copies."""
+    for kind, classes, command in (
+        ("archives", "dir", "redoxfs pack --classes=dir /situation/mnt/.redoxfs/exact /situation/data-packed"),
+        ("archives", "member", None),
+        ("packed", "dir", None),
+        ("objects", "dir", None),
+    ):
+        value = value_of("iops_nas")
+        value["stats"] |= {"source_kind": kind, "classes_mode": classes}
+        found = judged(value)
+        assert (found.values["cause"], found.command) == ("IOPS", command)
+        assert ("packed, a read gets many files" in found.found) == (kind == "archives")
+
+
 def test_a_short_validation_after_an_epoch_does_not_hide_the_epoch() -> None:
     """Neither does a mount that is idle for a day."""
     value = value_of("iops_hdd")

@@ -57,7 +57,7 @@ def test_an_epoch_of_a_nested_archive_has_each_sample_once_and_its_label(machine
         assert len(read) == sum(CLASSES.values())
     stats = machine.stats()
     assert stats["redirected"] > sum(CLASSES.values())
-    assert stats["source"] == str(nested)
+    assert (stats["source"], stats["source_kind"]) == (str(nested), "archives")
     machine.ok("umount", machine.mnt)
     again = machine.ok("mount", "--classes", "dir", nested, machine.mnt, *MEMORY).stderr
     assert "1 archive, unchanged since the last index" in again

@@ -32,19 +32,32 @@ def mount_again(stats: Mapping[str, Any], **changes: str | None) -> str | None:
     return f"redoxfs umount {_where(stats)} && {shlex.join(['redoxfs', 'mount', *options, *paths])}"
 
 
+def is_packed(stats: Mapping[str, Any]) -> bool:
+    """Whether the mount serves a packed dataset."""
+    return stats.get("source_kind") in ("packed", "objects")
+
+
 def pack(stats: Mapping[str, Any]) -> str | None:
-    """The command that packs the source of the mount; a mount over it is ended first."""
+    """The command that packs the source of the mount; a mount over it is ended first. Of archives it packs the files
+    that the mount shows. None if it cannot be named, as where the labels are members of archives."""
     asked = _asked(stats)
     source = stats.get("source")
-    if asked is None or not source:
+    if asked is None or not source or is_packed(stats):
         return None
+    if stats.get("source_kind") == "archives":
+        if str(source).startswith("http") or stats.get("classes_mode") == "member":
+            return None
+        return _packed(asked[0], f"{stats.get('mountpoint')}/.redoxfs/exact", f"{str(source).rstrip('/')}-packed")
     file = catalog_of(stats)
     if file is not None:
         return f"{_shown(file)}  # then redoxfs pack, with the options that it names"
-    options = [word for word in asked[0] if word.partition("=")[0] in _OF_DATASET]
-    words = ["redoxfs", "pack", *options, *_paths([source, f"{str(source).rstrip('/')}-packed"])]
     before = f"redoxfs umount {_where(stats)} && " if source == stats.get("mountpoint") else ""
-    return before + shlex.join(words)
+    return before + _packed(asked[0], source, f"{str(source).rstrip('/')}-packed")
+
+
+def _packed(options: Sequence[str], files: str, dst: str) -> str:
+    of_dataset = [word for word in options if word.partition("=")[0] in _OF_DATASET]
+    return shlex.join(["redoxfs", "pack", *of_dataset, *_paths([files, dst])])
 
 
 def without(stats: Mapping[str, Any], option: str) -> str:

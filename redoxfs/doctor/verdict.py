@@ -67,7 +67,7 @@ def judge(history: Read, free_bytes: int | None = None) -> Result:
     ``free_bytes``: the memory that can be taken on the machine of the mount; None: that is not known.
     """
     stats = history.stats
-    found = _hangs(history) or _redirects_nothing(stats)
+    found = _hangs(history) or _redirects_nothing(stats) or _begins(history)
     if found is not None:
         return found
     period = period_of(history)
@@ -96,7 +96,7 @@ def _rate(per_s: float) -> str:
 
 def _hangs(history: Read) -> Result | None:
     stats = history.stats
-    waiting = int(stats.get("waiting_opens") or 0) + int(stats.get("waiting_reads") or 0)
+    waiting = _waiting(stats)
     seconds = still_s(history)
     if not waiting or seconds < HANGS_S:
         return None
@@ -109,6 +109,20 @@ def _hangs(history: Read) -> Result | None:
     if source == stats.get("mountpoint"):
         return problem(NAME, f"storage hangs: {wait}", "dmesg | tail, and look at the server", cause="storage hangs")
     return problem(NAME, f"storage hangs: {wait}", f"redoxfs doctor {shlex.quote(source)}", cause="storage hangs")
+
+
+def _waiting(stats: Mapping[str, Any]) -> int:
+    return int(stats.get("waiting_opens") or 0) + int(stats.get("waiting_reads") or 0)
+
+
+def _begins(history: Read) -> Result | None:
+    """The first opens wait. They are counted as opens or not yet, and are no files that programs got."""
+    waiting = _waiting(history.stats)
+    times = (history.points[-1].stats.get("open_seconds") or {}).values()
+    if not waiting or any(each["count"] for each in times):
+        return None
+    wait = f"{counted(waiting, 'open')} {'waits' if waiting == 1 else 'wait'}"
+    return ok(NAME, f"cannot say yet: {wait}, and none was answered so far", cause="unknown")
 
 
 def _redirects_nothing(stats: Mapping[str, Any]) -> Result | None:
@@ -239,12 +253,8 @@ def _slow_storage(stats: Mapping[str, Any], period: Period) -> Result | None:
         what = f"latency: a read takes {took}, and redoxfs has up to {period.grown['reads_limit']} in flight"
         return ok(NAME, f"well: {what}; {_figures(period, is_well=True)}", cause="latency")
     what = f"storage serves only {_rate(reads / period.seconds)} reads/s, and each file is one"
-    return warning(
-        NAME,
-        f"IOPS-limited: {what} ({_figures(period)}); packed, a read gets many files",
-        again.pack(stats),
-        cause="IOPS",
-    )
+    packed = "" if again.is_packed(stats) else "; packed, a read gets many files"
+    return warning(NAME, f"IOPS-limited: {what} ({_figures(period)}){packed}", again.pack(stats), cause="IOPS")
 
 
 def _fast_storage(stats: Mapping[str, Any], period: Period) -> Result | None:

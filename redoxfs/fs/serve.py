@@ -143,6 +143,7 @@ class MountSpec:
     ``cluster``         the other nodes, if ``plan`` has any; they meet before anything is mounted
     ``job``             which the mount belongs to; the mount table lists it
     ``request``         what was asked for, in the words of a command line
+    ``source_kind``     what ``source`` is: a directory, a packed dataset, archives, …
     ``receive``         returns a mount that another process made; None: mount at ``mountpoint``
     ``held``            of `redoxfs.linux.fuse_device.hold`, since the mountpoint was checked
     ``keeper``          starts another daemon when this one dies; None: then the mount is dead
@@ -170,6 +171,7 @@ class MountSpec:
     cluster: "ClusterConfig | None" = None
     job: str | None = None
     request: tuple[str, ...] = ()
+    source_kind: str = "directory"
     receive: Callable[[], Channel] | None = None
     held: int | None = None
     keeper: Keeper | None = None
@@ -184,6 +186,7 @@ class MountSpec:
         options = sorted(self.options)
         return {
             "source": self.source,
+            "source_kind": self.source_kind,
             "mountpoint": os.fspath(self.mountpoint),
             "options": options,
             "metrics": None if self.metrics is None else self.metrics.address,

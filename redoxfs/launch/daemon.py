@@ -626,6 +626,7 @@ def work_of(
             cluster=_cluster_config(prepared, on_news),
             job=job_of(prepared.options),
             request=tuple(request),
+            source_kind=prepared.dataset.kind,
             receive=prepared.receive,
             held=prepared.held,
             keeper=kept_by,

@@ -21,6 +21,12 @@ METRICS: tuple[Metric, ...] = (
         "The pid namespace in which `pid` counts, by the number of its inode; null if the kernel has none.",
     ),
     Metric("source", FACT, "source", "The directory, or the address, that is served."),
+    Metric(
+        "source_kind",
+        FACT,
+        "source_kind",
+        "What that is: `directory`, `packed`, `objects` (packed, in an object store), or `archives`.",
+    ),
     Metric("mountpoint", FACT, "mountpoint", "The mountpoint, or the socket that the mount came from."),
     Metric("metrics_address", FACT, "metrics", "Where the daemon listens for scrapes of Prometheus; null: nowhere."),
     Metric("options", FACT, "options", "The mount options that were given with `-o`."),
