@@ -170,6 +170,15 @@ def test_a_mistake_is_one_line_and_exit_code_2(line: str, capfd: pytest.CaptureF
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("option", ["--chunk-size", "--policy", "--seed", "--timeout"])
+def test_two_dashes_are_no_value_of_an_option(option: str) -> None:
+    """argparse of Python 3.11 would take them for the end of the options, and the value for an empty list."""
+    for words in ([f"{option}=--"], [option, "--"]):
+        with pytest.raises(UsageError, match=f"argument {option}: "):
+            parse(["mount", *words, "/data", "/mnt"])
+    assert parse(["mount", "--classes=--", "--", "/data", "/mnt"]).options.dataset.classes == "--"
+
+
 def test_mount_takes_the_options_of_several_nodes() -> None:
     cluster = mount("a b --nodes h1:1,h2:2 --node-rank 1 --exchange 0.25 --storage local").cluster
     assert (cluster.nodes, cluster.node_rank, cluster.node_count) == ("h1:1,h2:2", 1, None)

@@ -1,9 +1,10 @@
-"""argparse, with three changes and two forms of help.
+"""argparse, with four changes and two forms of help.
 
 A mistake raises UsageError, so that it ends in one line and in our own table of exit codes like every other error. An
 option cannot be shortened: `--mem` would stop working on the day when another option begins like that. Options may
 stand between SOURCE and an optional MOUNTPOINT, where argparse of Python 3.11 has already decided that there is no
-MOUNTPOINT. And --help hides the options that few people need, which --help-all shows.
+MOUNTPOINT. `--classes=--` has the value `--`, which argparse of Python 3.11 takes for the end of the options. And
+--help hides the options that few people need, which --help-all shows.
 """
 
 import argparse
@@ -44,6 +45,13 @@ class Parser(argparse.ArgumentParser):
         if extra:
             self.error(f"unrecognized arguments: {' '.join(extra)}")
         return found, extra
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if action.option_strings and action.nargs is None and arg_strings == ["--"]:
+            value = self._get_value(action, "--")
+            self._check_value(action, value)
+            return value
+        return super()._get_values(action, arg_strings)
 
     def advanced(self, *actions: argparse.Action) -> None:
         """Keep these out of --help."""
