@@ -145,6 +145,11 @@ def test_another_pods_target_is_refused(unchanged: Node) -> None:
         ({"log": "/etc/passwd"}, "'log': redoxfs has no such option"),
         ({"foreground": "true"}, "no such option"),
         ({"empty_dir": "../../x"}, "is not the name of a volume"),
+        ({"memory": "a\nb"}, "--memory 'a\\nb': not a size"),
+        ({"memory": "--"}, "--memory --: not a size"),
+        ({"chunk_size": "--"}, "'--' is not a whole number from 1"),
+        ({"catalog": "/a\0b"}, "contains a zero character"),
+        ({"policy": "\u20ac" * 100_000}, "invalid choice: '\u20ac"),
     ],
 )
 def test_a_bad_attribute_is_refused_in_one_line(unchanged: Node, attributes: dict[str, str], words: str) -> None:

@@ -75,6 +75,9 @@ def arguments_of(
 
 
 def _typed(name: str, value: str, option: str, kind: Kind) -> list[str]:
+    if "\0" in value:
+        # No command line can have it, so the sidecar's options do not expect it.
+        raise invalid(f"volume attribute {name}: {value!r} contains a zero character")
     if kind is Kind.FLAG:
         if value not in ("true", "false"):
             raise invalid(f'volume attribute {name}: {value!r} is neither "true" nor "false"')
