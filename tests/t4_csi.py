@@ -26,6 +26,7 @@ from kube import CAPABILITIES, READERS, SIDECAR_UID, WRITER, Node, Pod, await_li
 from machine import Machine
 from patience import PATIENCE_S
 
+from redoxfs.csi.records import Record, Records
 from redoxfs.csi.v1 import csi_pb2 as pb
 from redoxfs.launch.errors import FuseUnavailableError
 from redoxfs.launch.handover import RETRY_S, receive_mount, receive_settings
@@ -415,6 +416,18 @@ def test_a_sidecar_that_dies_with_the_descriptor_is_replaced(node: Node, pod: Po
     assert len(node.mounts()) == 1
 
 
+def test_a_sidecar_that_ends_before_it_has_the_mount_loses_nothing(pod: Pod) -> None:
+    pod.publish()
+    waiting = pod.reader()
+    with client_of(pod) as client:
+        client.send(b'{"redoxfs": 1, "ask": "mount"}')
+    # Its answer comes after that of the one before.
+    assert receive_settings(pod.empty_dir / "socket", PATIENCE_S) == ()
+    pod.serving()
+    out, err = waiting.communicate(timeout=PATIENCE_S)
+    assert (waiting.returncode, out.count("\n")) == (0, 40), err
+
+
 def test_a_second_sidecar_is_refused_while_the_first_lives(pod: Pod) -> None:
     pod.publish()
     first = pod.serving()
@@ -527,6 +540,45 @@ def test_a_volume_whose_record_is_lost_can_be_published_and_unpublished(node: No
     pod.unpublish()
     other.unpublish()
     assert not node.leftovers()
+
+
+def test_a_repeated_publish_that_fails_leaves_a_mount_that_programs_use(node: Node, pod: Pod) -> None:
+    pod.publish()
+    sidecar = pod.serving()
+    node.end(node.plugin)
+    (record,) = (node.outer / "plugin/volumes").iterdir()
+    record.write_text("{")
+    (pod.empty_dir / "socket").unlink()
+    (pod.empty_dir / "socket").mkdir()
+    node.start_plugin()
+    code, _ = node.refusal("Node", "NodePublishVolume", pod.request())
+    assert code == grpc.StatusCode.INTERNAL
+    assert pod.samples() == ALL
+    # The pod has mended it, and the sidecar is started again.
+    (pod.empty_dir / "socket").rmdir()
+    pod.publish()
+    assert pod.samples() == ALL
+    node.end(sidecar)
+    pod.serving()
+    assert pod.samples() == ALL
+    pod.unpublish()
+    assert not node.leftovers()
+
+
+def test_a_record_that_cannot_be_read_now_is_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "volumes"
+    records = Records(folder)
+    record = Record("id", "/target", "default/train", "redoxfs", (), ("allow_other",), "")
+    records.write(record)
+    (path,) = folder.iterdir()
+    aside = path.rename(tmp_path / "aside")
+    # Whoever reads this gets EIO.
+    path.symlink_to("/proc/self/mem")
+    assert list(records.read()) == []
+    assert path.is_symlink()
+    aside.rename(path)
+    assert list(records.read()) == [record]
+    records.close()
 
 
 # What follows must hold wherever a kill hits, so the times need not hit anything in particular, and none is too short

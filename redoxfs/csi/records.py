@@ -58,13 +58,18 @@ class Records:
         os.fsync(self._fd)
 
     def read(self) -> Iterator[Record]:
-        """All records; a file that is none is removed."""
+        """All records. A file that is none is removed, and one that cannot be read now is left for the next process."""
         for path in sorted(self._folder.iterdir()):
             try:
-                record = _record(json.loads(path.read_bytes()))
+                text = path.read_bytes()
+            except OSError as error:
+                log.warning("%s cannot be read, so no sidecar of its volume is served: %s", path, error.strerror)
+                continue
+            try:
+                record = _record(json.loads(text))
                 if path.name != _name(record.target_path):
                     raise ValueError("its name is of another volume")
-            except (OSError, ValueError, TypeError, RecursionError) as error:
+            except (ValueError, TypeError, RecursionError) as error:
                 log.warning("%s is not a record of a volume, and is removed: %s", path, error)
                 with suppress(OSError):
                     path.unlink()

@@ -90,11 +90,15 @@ class Volumes:
                     return
                 known.close()
             self._check_empty_dir(place, record)
+            is_served = _is_served(place.target)
             try:
                 self._records.write(record)
                 self._volumes[place.target] = self._published(place, record)
             except (CsiError, OSError, MountError) as error:
-                self._undo(place, record)
+                self._volumes.pop(place.target, None)
+                # Programs may use a mount that was there before. The next publish or process listens for its sidecar.
+                if not is_served:
+                    self._undo(place, record)
                 if isinstance(error, CsiError):
                     raise
                 raise CsiError(grpc.StatusCode.INTERNAL, f"{place.target}: {_reason(error)}") from None
@@ -165,13 +169,18 @@ class Volumes:
 
     def _undo(self, place: Place, record: Record) -> None:
         """After a publish that failed. What cannot be undone now, an unpublish does."""
-        self._volumes.pop(place.target, None)
         found = mount_at(place.target)
         with suppress(OSError):
             if found is None or found.ours:
                 end_mounts(place.target)
                 self._kubelet.remove_target(place)
             self._records.remove(record.target_path)
+
+
+def _is_served(target: Path) -> bool:
+    """Whether a redoxfs mount is at a target, and something serves it."""
+    found = mount_at(target)
+    return found is not None and found.ours and not Look(target).is_dead()
 
 
 class Volume:
@@ -274,8 +283,11 @@ class Volume:
             device = self._taken()
             try:
                 send_mount(connection, device.fd)
-            finally:
-                device.close()
+            except OSError:
+                # The sidecar ended before it had the mount. Programs wait on, for the next one.
+                self._device = device
+                raise
+            device.close()
         log.info("the sidecar of pod %s serves %s", self.record.pod, self._place.target)
         if is_ready(connection):
             device.widen_readahead()
