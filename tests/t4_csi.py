@@ -184,6 +184,14 @@ def test_an_endpoint_that_cannot_be_is_refused_in_one_line(machine: Machine, end
     assert words in done.stderr
 
 
+@pytest.mark.parametrize("folder", [".", "/missing/kubelet"])
+def test_a_folder_of_the_kubelet_that_cannot_be_is_refused_in_one_line(machine: Machine, folder: str) -> None:
+    words = ("--endpoint", f"unix://{machine.folder}/csi.sock", "--node-id", "n", "--kubelet-dir", folder)
+    done = machine.run("csi", *words)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"--kubelet-dir {folder}: is not the absolute path of a folder" in done.stderr
+
+
 def test_a_plugin_that_does_not_see_the_threads_of_pods_says_so(machine: Machine) -> None:
     command = machine.command("csi", "--endpoint", "unix:///missing/csi.sock", "--node-id", "n")
     for own_pids, lines in (((), 1), (("unshare", "--pid", "--fork", "--kill-child"), 2)):

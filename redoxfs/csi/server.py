@@ -39,7 +39,11 @@ class Plugin:
 
     def __init__(self, endpoint: str, node_id: str, kubelet: Path, options: VolumeOptions) -> None:
         self._path = _path_of(endpoint)
-        self._volumes = Volumes(of := Kubelet(kubelet), _records(self._path.parent / "volumes"))
+        records = _records(self._path.parent / "volumes")
+        if not kubelet.is_absolute() or not kubelet.is_dir():
+            # The pods would seem to have no emptyDir.
+            raise UsageError(f"--kubelet-dir {kubelet}: is not the absolute path of a folder of this container")
+        self._volumes = Volumes(of := Kubelet(kubelet), records)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="redoxfs-csi")
         self._server = grpc.server(self._pool)
         self._server.add_generic_rpc_handlers(Service(node_id, of, self._volumes, options).handlers())
