@@ -16,7 +16,7 @@ from typing import TextIO
 
 from redoxfs.cli.arguments import VERBS, parse
 from redoxfs.cli.exits import UNREAD, reported
-from redoxfs.launch.errors import DestinationError, UsageError
+from redoxfs.launch.errors import CommandError, DestinationError, UsageError
 from redoxfs.launch.say import discard
 
 
@@ -36,7 +36,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         # It may as well be a bug, about a socket.
         code = UNREAD if _is_unread(sys.stdout) else reported(error)
     except (Exception, KeyboardInterrupt) as error:  # the last place where a bug can become one line
-        code = reported(error)
+        code = reported(_of_stdout(error) or error)
     return _flushed(code)
 
 
@@ -46,7 +46,7 @@ def _flushed(code: int) -> int:
         sys.stdout.flush()
     except OSError as error:
         discard(sys.stdout)
-        code = code or (UNREAD if isinstance(error, BrokenPipeError) else reported(_unwritten(error)))
+        code = code or (UNREAD if isinstance(error, BrokenPipeError) else reported(_not_written(error)))
     try:
         sys.stderr.flush()
     except OSError:
@@ -54,8 +54,19 @@ def _flushed(code: int) -> int:
     return code
 
 
-def _unwritten(error: OSError) -> DestinationError:
-    """A full disk below `> FILE` is no bug."""
+def _of_stdout(error: BaseException) -> CommandError | None:
+    """Why stdout cannot be written, if that is what ``error`` says: a disk that is full, for example."""
+    if not isinstance(error, OSError) or error.filename is not None:
+        return None
+    try:
+        # What could not be written is still there.
+        sys.stdout.flush()
+    except OSError as again:
+        return _not_written(error) if again.errno == error.errno else None
+    return None
+
+
+def _not_written(error: OSError) -> CommandError:
     return DestinationError(f"the output cannot be written: {error.strerror}")
 
 
