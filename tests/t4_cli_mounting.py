@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import select
+import shlex
 import signal
 import struct
 import subprocess
@@ -110,6 +111,18 @@ def test_a_busy_mount_stays_and_lazy_lets_its_users_finish(machine: Machine, sou
         assert held.read().startswith(b"cat ")
     assert all(map(has_ended, processes))
     assert machine.nothing_is_left()
+
+
+def test_the_commands_that_messages_name_can_be_typed_as_they_are(machine: Machine, source: Path) -> None:
+    mountpoint = machine.folder / "my $HOME's mnt"
+    mountpoint.mkdir()
+    end = ["redoxfs", "umount", str(mountpoint)]
+    said = [machine.ok("mount", source, mountpoint).stderr, machine.run("mount", "--seed=1", source, mountpoint).stderr]
+    assert [shlex.split(each.rpartition("to end it: ")[2]) for each in said] == [end, end]
+    with open(mountpoint / "train/n02121808/cat3.jpg", "rb"):
+        busy = machine.run("umount", mountpoint).stderr
+    assert shlex.split(busy.partition("by whom: ")[2].partition(" (or")[0]) == ["fuser", "-vm", str(mountpoint)]
+    machine.ok(*end[1:])
 
 
 def test_a_mountpoint_that_is_not_empty_is_told(machine: Machine, source: Path) -> None:

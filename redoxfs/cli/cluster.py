@@ -9,6 +9,7 @@ They start together, since each waits for all others. Later commands find the no
 import json
 import os
 import selectors
+import shlex
 import signal
 import socket
 import subprocess
@@ -144,7 +145,7 @@ def _up(options: ClusterUpOptions) -> int:
             say(f"1 node serves {mount.source} at {mountpoints[0]}")
         else:
             say(f"{options.count} nodes serve {mount.source} at {mountpoints[0]} … {mountpoints[-1]}")
-        say(f"to end them: redoxfs cluster down {folder}")
+        say(f"to end them: redoxfs cluster down {shlex.quote(str(folder))}")
     return 0
 
 
@@ -159,7 +160,7 @@ def _folder(options: ClusterUpOptions, *, source: PathStatus) -> Path:
     if there:
         raise MountpointError(
             f"{folder.path}: nodes {', '.join(map(str, there))} are mounted there; "
-            f"to end them: redoxfs cluster down {folder.path}"
+            f"to end them: redoxfs cluster down {shlex.quote(str(folder.path))}"
         )
     return folder.path
 

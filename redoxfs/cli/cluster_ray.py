@@ -6,6 +6,7 @@ the mountpoint, so `status` and `down` work from any machine of the cluster.
 """
 
 import importlib
+import shlex
 import signal
 import time
 from dataclasses import replace
@@ -25,9 +26,10 @@ _HEALTHY = ("mounting", "serving")
 def up(options: ClusterUpOptions) -> int:
     """Mount on all nodes; with -f, return when the mount has ended."""
     api, folder = _connected(), options.folder
+    down_command = f"redoxfs cluster down --ray {shlex.quote(folder)}"
     stays = options.mount.foreground
     if api.find(folder) is not None:
-        raise MountpointError(f"{folder}: is mounted on Ray already; to end it: redoxfs cluster down --ray {folder}")
+        raise MountpointError(f"{folder}: is mounted on Ray already; to end it: {down_command}")
     mount = replace(options.mount, mountpoint=folder, foreground=False)
     # Ray handles both, and a shell without job control has the command ignore SIGINT.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -35,7 +37,7 @@ def up(options: ClusterUpOptions) -> int:
     with api.bring_up(mount, resource=options.resource, is_detached=not stays) as mounted:
         count = len(mounted.addresses)
         say(f"{counted(count, 'Ray node')} {'serves' if count == 1 else 'serve'} {mount.source} at {folder}")
-        say(f"to end {'it' if count == 1 else 'them'}: {'Ctrl-C' if stays else f'redoxfs cluster down --ray {folder}'}")
+        say(f"to end {'it' if count == 1 else 'them'}: {'Ctrl-C' if stays else down_command}")
         if not stays:
             mounted.leave()
             return 0

@@ -5,6 +5,7 @@ this script, or to a script of this name that is not there any more, as after a 
 """
 
 import os
+import shlex
 import sys
 import sysconfig
 from pathlib import Path
@@ -39,7 +40,8 @@ def _make(link: Path) -> None:
         link.unlink()
     link.symlink_to(script)
     say(f"linked {link} to {script}: mount -t redoxfs SOURCE MOUNTPOINT -o OPTIONS works now, and so does /etc/fstab")
-    where = "" if str(link.parent) == InstallHelperOptions().directory else f" --directory {link.parent}"
+    folder = str(link.parent)
+    where = "" if folder == InstallHelperOptions().directory else f" --directory {shlex.quote(folder)}"
     say(f"to undo it: redoxfs install-helper --undo{where}")
     owner = script.stat().st_uid
     if owner not in (0, os.geteuid()):

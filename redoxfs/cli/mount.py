@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -75,7 +76,7 @@ def _share(live: LiveMountError, options: MountOptions) -> int:
     if job_of(options) is None and not began_before(answered_at_s):
         raise live
     say(f"{source.name} is served at {target.path} already, as another process of this machine asked for")
-    say(f"to end it: redoxfs umount {target.path}")
+    say(f"to end it: redoxfs umount {shlex.quote(str(target.path))}")
     return 0
 
 
@@ -120,7 +121,7 @@ def _serve_here(prepared: Prepared, work: Work) -> None:
             say(line)
 
         def on_readable() -> None:
-            say(f"to end it: Ctrl-C, or redoxfs umount {target}")
+            say(f"to end it: Ctrl-C, or redoxfs umount {shlex.quote(str(target))}")
             notify(READY=1, STATUS="; ".join(lines))
 
         when_readable(target / CONTROL_FOLDER / "stats.json", options.timeout_s, on_readable)
@@ -204,7 +205,7 @@ def _serve_behind(prepared: Prepared, work: Work) -> None:
     for line in summary(prepared):
         say(line)
     say(f"the daemon is pid {pid} and logs to {log_path}")
-    say(f"to end it: redoxfs umount {target}")
+    say(f"to end it: redoxfs umount {shlex.quote(str(target))}")
     notice = step_notice(os.environ)
     if notice is not None:
         say(notice)

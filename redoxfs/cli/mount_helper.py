@@ -61,9 +61,8 @@ def mount_words(source: str, mountpoint: str, texts: Sequence[str], *, is_sloppy
         action = ours.get(f"--{name.replace('_', '-')}")
         if action is None:
             if option == "remount":
-                raise UsageError(
-                    f"-o remount: redoxfs cannot change a mount; end it and mount again: umount {mountpoint}"
-                )
+                where = shlex.quote(mountpoint)
+                raise UsageError(f"-o remount: redoxfs cannot change a mount; end it and mount again: umount {where}")
             if option in _NOT_GRANTED:
                 continue
             if is_known(option):

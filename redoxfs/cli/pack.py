@@ -80,7 +80,7 @@ def run(options: PackOptions) -> int:
     files = int(catalog.tree.kind_mask(stat.S_IFREG).sum())
     content = f"{counted(files, 'file')} in {counted(packed.shards, 'shard')}, {format_bytes(packed.size)}"
     if packed.already:
-        say(f"{dst} holds this dataset already: {content}; to check it: redoxfs verify {dst}")
+        say(f"{dst} holds this dataset already: {content}; to check it: redoxfs verify {shlex.quote(str(dst))}")
         return 0
     if packed.kept:
         say(f"{counted(packed.kept, 'shard')} of an interrupted pack {_were(packed.kept)} complete and kept")

@@ -14,6 +14,7 @@ import errno
 import json
 import os
 import select
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -185,7 +186,7 @@ def _end(mount: Mount, way: Callable[[Path], None]) -> None:
     except OSError as failure:
         if failure.errno == errno.EBUSY:
             raise StillInUseError(
-                f"{path}: still in use; to see by whom: fuser -vm {path} (or: umount --lazy)"
+                f"{path}: still in use; to see by whom: fuser -vm {shlex.quote(path)} (or: umount --lazy)"
             ) from None
         raise MountpointError(f"{path}: cannot be unmounted: {failure.strerror}") from None
 

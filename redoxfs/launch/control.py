@@ -7,6 +7,7 @@ would take four times as long as the request.
 import errno
 import json
 import os
+import shlex
 import socket
 import time
 from contextlib import suppress
@@ -34,7 +35,9 @@ def live_mount(asked: str, timeout_s: float) -> PathStatus:
     """The mount at ``asked``. Raises MountpointError unless a daemon serves it."""
     mount = our_mount_at(asked, min(timeout_s, DEFAULT_TIMEOUT_S))
     if mount.is_stale:
-        raise MountpointError(f"{mount.path}: its daemon was killed; to clear the mount: redoxfs umount {mount.path}")
+        raise MountpointError(
+            f"{mount.path}: its daemon was killed; to clear the mount: redoxfs umount {shlex.quote(str(mount.path))}"
+        )
     return mount
 
 

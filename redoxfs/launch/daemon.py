@@ -111,7 +111,7 @@ class LiveMountError(MountpointError):
     def __init__(self, source: PathStatus, target: PathStatus, difference: str = "") -> None:
         super().__init__(
             f"{target.asked}: a live redoxfs mount is there already{difference}; "
-            f"to end it: redoxfs umount {target.path}"
+            f"to end it: redoxfs umount {shlex.quote(str(target.path))}"
         )
         self.source = source
         self.target = target

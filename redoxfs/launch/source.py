@@ -7,6 +7,7 @@ directory from every later open by path.
 
 import errno
 import os
+import shlex
 import stat
 import time
 from collections.abc import Callable
@@ -422,9 +423,8 @@ def check_source(source: PathStatus, argument: str = "SOURCE") -> None:
     """
     mount = source.ours
     if mount is not None and source.is_stale:
-        raise SourceUnusableError(
-            f"{source.asked}: the daemon of the mount here was killed; run: redoxfs umount {mount.mountpoint}"
-        )
+        command = f"redoxfs umount {shlex.quote(mount.mountpoint)}"
+        raise SourceUnusableError(f"{source.asked}: the daemon of the mount here was killed; run: {command}")
     if mount is not None and source.is_redirected:
         raise SourceUnusableError(
             f"{source.asked}: is served by a live redoxfs mount, so reads would be redirected twice; "
@@ -538,8 +538,8 @@ def check_redirects(catalog: "Catalog", classes: str | None, source: str) -> Non
     """Raises ClassesError if a mount of ``catalog`` would redirect nothing, though that was not asked for."""
     if not len(catalog.class_of) and classes not in ("none", "sampler"):
         raise ClassesError(
-            f"a mount of this copy would redirect nothing; redoxfs inspect {source} says why, and which --classes "
-            "would; to copy it as it is: --classes none"
+            f"a mount of this copy would redirect nothing; redoxfs inspect {shlex.quote(source)} says why, and which "
+            "--classes would; to copy it as it is: --classes none"
         )
 
 
