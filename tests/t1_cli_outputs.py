@@ -107,6 +107,13 @@ def test_an_output_that_cannot_be_written_is_one_line_and_no_bug(source: Path) -
         assert (done.returncode, last) == (4, "redoxfs: the output cannot be written: No space left on device")
 
 
+def test_a_closed_input_is_an_empty_one() -> None:
+    ask = "from redoxfs.cli import main; main(['--version']); print(sys.stdin.buffer.read())"
+    code = f"import sys; sys.stdin = None; {ask}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1], done.stderr) == (0, "b''", "")
+
+
 def test_work_is_done_though_nobody_reads_how_far_it_is(source: Path, tmp_path: Path) -> None:
     packed = tmp_path / "packed"
     assert unread("pack", source, packed, "--classes", "dir", "--jobs", "1", streams=("stdout", "stderr")) == (0, "")

@@ -78,7 +78,10 @@ def _is_unread(stream: TextIO) -> bool:
 
 
 def _open_what_is_closed() -> None:
-    """A command may be started without stdout or stderr (`>&-`). Then nobody wants to know what it prints."""
+    """A command may be started without stdout or stderr (`>&-`). Then nobody wants to know what it prints. One without
+    stdin has nothing to read there."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115 - until the process ends
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
