@@ -3,22 +3,24 @@
 import json
 import os
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from redoxfs.chunks import Cells, build_cells
+from redoxfs.chunks import Cells, DirectoryStore, build_cells
 from redoxfs.cli import main
 from redoxfs.cli.arguments import parse
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.launch.members import remote_memory_of
 from redoxfs.launch.options import MountOptions, SharingOptions
-from redoxfs.launch.own_memory import PoolOfNode, limit_for
+from redoxfs.launch.own_memory import HELD_FILE_BYTES, PoolOfNode, limit_for
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.sizes import parse_size
 from redoxfs.launch.source import Opening, open_dataset
 from redoxfs.node import Share, plan_pool
+from redoxfs.node.memory import Memory
 
 MIB = 1 << 20
 ROOT = Path(__file__).parents[1]
@@ -87,13 +89,40 @@ def test_the_memory_for_samples_of_a_few_bytes_is_found(tmp_path: Path) -> None:
 
 
 def test_a_limit_is_the_sum_that_the_promises_name() -> None:
-    """SEMANTICS.md, section "Memory": the program, 130 bytes a file, a tenth, and the cache."""
-    assert limit_for(1000 * MIB, 0) == 1000 * MIB + 130_000_000 + 100 * MIB
-    assert limit_for(1000 * MIB, 1_000_000) - limit_for(1000 * MIB, 0) == 130_000_000
-    of_cache = limit_for(1000 * MIB, 1_000_000, caches=True) - limit_for(1000 * MIB, 1_000_000)
+    """SEMANTICS.md, section "Memory": the program, 130 bytes a file, 800 a file in memory, a tenth, and the cache."""
+    assert limit_for(1000 * MIB, 0, 1e5) == 1000 * MIB + 130_000_000 + 100 * MIB
+    large, small = (limit_for(1000 * MIB, 1_000_000, size) - limit_for(1000 * MIB, 0, 1.0) for size in (1e12, 10.0))
+    assert large == pytest.approx(130_000_000, abs=10)
+    assert small == 130_000_000 + 800_000_000
+    assert limit_for(MIB, 1_000_000, MIB / 2) - limit_for(MIB, 1_000_000, 1e12) == pytest.approx(1600, abs=10)
+    assert limit_for(0, 1000, 0.0) == 130_000_000 + 130_000 + 800_000
+    of_cache = limit_for(1000 * MIB, 1_000_000, 10.0, caches=True) - limit_for(1000 * MIB, 1_000_000, 10.0)
     assert of_cache == 30_000_000 + 16 * MIB + 125 * MIB
-    assert limit_for(MIB, 0, caches=True) - limit_for(MIB, 0) == 48 * MIB
-    assert limit_for(9000 * MIB, 0, caches=True) - limit_for(9000 * MIB, 0) == 272 * MIB
+    assert limit_for(MIB, 0, 1e5, caches=True) - limit_for(MIB, 0, 1e5) == 48 * MIB
+    assert limit_for(9000 * MIB, 0, 1e5, caches=True) - limit_for(9000 * MIB, 0, 1e5) == 272 * MIB
+
+
+def test_what_is_known_of_a_file_in_memory_takes_no_more_than_the_limit_counts(tmp_path: Path) -> None:
+    files = 1000
+    for number in range(files):
+        (tmp_path / f"{number}.jpg").write_bytes(b"x")
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        store = DirectoryStore(build_catalog(read_tree(fd), classes="any"), fd)
+        memory = Memory(MIB, lambda _: None)
+        tracemalloc.start()
+        for content in memory.expect(range(files)):
+            # As `Supply` does: a store describes a read for each sample.
+            (content.read,) = store.reads(0, (content.sample,))
+            (payload,) = content.read.run()
+            memory.arrive(content, payload)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        os.close(fd)
+    assert memory.counts()["in_slots"] == files
+    # Buffers add a header, and Python what it cannot use of its arenas.
+    assert 300 < taken / files < 0.75 * HELD_FILE_BYTES
 
 
 def test_inspect_names_the_memory_of_each_node(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -108,10 +137,10 @@ def test_inspect_names_the_memory_of_each_node(tmp_path: Path, capfd: pytest.Cap
     assert main(["inspect", str(tmp_path), "--classes", "any", "--json"]) == 0
     facts = json.loads(capfd.readouterr().out)
     for share, size in facts["memory_for"].items():
-        assert facts["limit_for"][share] == limit_for(size, 40)
+        assert facts["limit_for"][share] == limit_for(size, 40, 100.0)
         in_cache = facts["memory_with_cache_for"][share]
         assert in_cache >= size
-        assert facts["limit_with_cache_for"][share] == limit_for(in_cache, 40, caches=True)
+        assert facts["limit_with_cache_for"][share] == limit_for(in_cache, 40, 100.0, caches=True)
     assert main(["inspect", str(tmp_path), "--classes", "any", "--nodes", "3", "--policy", "slot"]) == 2
     assert capfd.readouterr().err.splitlines()[-1].endswith("for slot: redoxfs simulate --help")
 
@@ -175,7 +204,8 @@ def test_the_examples_of_four_nodes_apply_the_rule() -> None:
     memory, limit = figures("--memory needed"), figures("limit needed")
     assert memory.keys() == limit.keys() == {"10%", "25%", "50%", "all"}
     for share, text in memory.items():
-        assert parse_size(limit[share], 0) == pytest.approx(limit_for(parse_size(text, 0), 1_280_000), abs=103 * MIB)
+        of_share = limit_for(parse_size(text, 0), 1_280_000, 114_000.0)
+        assert parse_size(limit[share], 0) == pytest.approx(of_share, abs=103 * MIB)
     lines = re.search(r"\n((?:    #SBATCH .*\n)+\n    (OPTIONS=.*)\n\n    (srun .*)\n)", slurm)
     assert lines is not None
     (of_node,) = re.findall(r"--mem=(\S+)", lines[1])

@@ -181,6 +181,8 @@ def _memory(dataset: Dataset, with_cache: "Cells | None", policy: str, memory_by
 
     needed, reads_with = in_chunks(cells)
     files = int(catalog.tree.kind_mask(stat.S_IFREG).sum())
+    file_bytes = int(catalog.sample_bytes.sum()) / max(1, len(catalog.members))
+    limit = partial(limit_for, files=files, file_bytes=file_bytes)
     is_cached = with_cache is None
     facts = {
         "chunks": len(cells.cells),
@@ -188,14 +190,14 @@ def _memory(dataset: Dataset, with_cache: "Cells | None", policy: str, memory_by
         "memory_bytes": memory_bytes,
         "memory_suffices": memory_bytes >= needed["least"],
         "memory_for": needed,
-        "limit_for": {name: limit_for(size, files, caches=is_cached) for name, size in needed.items()},
+        "limit_for": {name: limit(size, caches=is_cached) for name, size in needed.items()},
     }
     if with_cache is not None:
         needed_then = needed if with_cache is cells else in_chunks(with_cache)[0]
         facts |= {
             "chunk_size_with_cache": with_cache.chunk_size,
             "memory_with_cache_for": needed_then,
-            "limit_with_cache_for": {name: limit_for(size, files, caches=True) for name, size in needed_then.items()},
+            "limit_with_cache_for": {name: limit(size, caches=True) for name, size in needed_then.items()},
         }
     if POLICIES[policy].reads_some:
         reads = {name: reads_with(size) for name, size in needed.items()}

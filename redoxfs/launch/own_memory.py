@@ -21,6 +21,9 @@ PROGRAM_BYTES = 130_000_000
 FILE_BYTES = 130
 """The catalog, for each file."""
 
+HELD_FILE_BYTES = 800
+"""For each file of a sample in memory, beside its bytes: what the daemon knows of it, in Python objects."""
+
 ROUNDED_SHARE = 0.1
 """Of --memory: buffers are rounded up, and some freed ones are kept for reuse."""
 
@@ -34,12 +37,19 @@ PRECISION = 100
 """The memory of a node is found to a part of so many."""
 
 
-def limit_for(memory_bytes: int, files: int, *, caches: bool = False) -> int:
-    """Bytes that a mount with so much --memory takes in all, at most. The script and its workers come on top."""
+def limit_for(memory_bytes: int, files: int, file_bytes: float, *, caches: bool = False) -> int:
+    """Bytes that a mount with so much --memory takes in all, at most. The script and its workers come on top.
+
+    ``file_bytes``: the mean size of the files of samples; 0: there are none, or they are empty.
+    """
     own = PROGRAM_BYTES + FILE_BYTES * files + ROUNDED_SHARE * memory_bytes
+    held_bytes = memory_bytes
     if caches:
-        own += CACHE_FILE_BYTES * files + CACHE_WRITE_BYTES + waiting_bytes(memory_bytes)
-    return memory_bytes + math.ceil(own)
+        waiting = waiting_bytes(memory_bytes)
+        own += CACHE_FILE_BYTES * files + CACHE_WRITE_BYTES + waiting
+        held_bytes += waiting
+    held = min(files, held_bytes / file_bytes) if file_bytes else files
+    return memory_bytes + math.ceil(own + HELD_FILE_BYTES * held)
 
 
 def waiting_bytes(memory_bytes: int) -> int:

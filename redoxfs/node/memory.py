@@ -61,7 +61,7 @@ class Content:
     ``files``       by role: the bytes, the error of the read, or None; empty until they arrive
     ``stamps``      by role, None for a file that could not be read; kept when the bytes are dropped
     ``bytes_held``  the sum over the files
-    ``read``        the read that brings it
+    ``read``        the read that brings it; None once it is here
     ``remote``      whether it comes from another node
     ``aliases``     of paths and peers, that have the same bytes; None: none ever had
     ``alias_of``    the content where the bytes count
@@ -167,6 +167,8 @@ class Content:
     def _notify(self) -> tuple[Callable[[], None], ...]:
         """The files are here. Returns the calls to make."""
         self.arrived = True
+        # A description of a read takes as much memory as the rest of a content.
+        self.read = None
         if self._arrival is not None:
             self._arrival.set()
         # They refer to the content, so keeping them would make a cycle.
