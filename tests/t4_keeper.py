@@ -337,6 +337,24 @@ def test_restarts_on_purpose_are_no_deaths(kept: Machine) -> None:
     assert kept.stats()["keeper"]["restarts"] == 4
 
 
+def test_programs_do_not_wait_for_the_end_of_an_interpreter(machine: Machine, source: Path, tmp_path: Path) -> None:
+    """It would free the objects of each sample in memory by itself."""
+    ended = tmp_path / "ended"
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(
+        "import atexit, sys\n"
+        f"'redoxfs.launch.successor' in sys.orig_argv and atexit.register(open, {str(ended)!r}, 'w')\n"
+    )
+    machine.environment["PYTHONPATH"] = str(tmp_path / "site")
+    machine.ok("mount", "--keeper", source, machine.mnt)
+    for _ in range(2):
+        daemon = os.pidfd_open(machine.pid())
+        machine.ok("restart", machine.mnt)
+        assert has_ended(daemon)
+    machine.ok("umount", machine.mnt)
+    assert not ended.exists()
+
+
 def test_of_two_restarts_at_once_the_second_waits(kept: Machine) -> None:
     first = kept.pid()
     both = [

@@ -90,4 +90,9 @@ def _device(given: Inheritance, mountpoint: Path) -> Device:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_code = main()
+    logging.shutdown()
+    sys.stderr.flush()
+    # As the first daemon, a fork, ends. The interpreter's own end would free each object by itself, which takes seconds
+    # where memory holds a million of samples, and programs wait meanwhile.
+    os._exit(exit_code)
