@@ -101,8 +101,12 @@ class Notices:
         for entry in entries:
             _void(inode_of(DATA, entry), attr_only=False)
 
-    def changed(self, entry: int) -> None:
-        for branch in (DATA, EXACT):
+    def void_size(self, entry: int, settles_s: float) -> bool:  # noqa: ARG002
+        _void(inode_of(DATA, entry), attr_only=True)
+        return True
+
+    def changed(self, entry: int, *, redirected: bool = False) -> None:
+        for branch in (EXACT,) if redirected else (DATA, EXACT):
             _void(inode_of(branch, entry), attr_only=True)
 
     # What follows concerns a session that has answers of its own.

@@ -349,7 +349,10 @@ class NoKernel:
     def unhold(self, thread: int) -> None:
         pass
 
-    def changed(self, entry: int) -> None:
+    def void_size(self, entry: int, settles_s: float) -> bool:
+        return True
+
+    def changed(self, entry: int, *, redirected: bool = False) -> None:
         pass
 
     def ask(self, entry: int, asks: bool) -> None:

@@ -386,6 +386,37 @@ def test_pages_and_attributes_of_a_freed_file_are_void(it: Served) -> None:
     assert it.voided() == [(inode_of(EXACT, PLAIN), True)]
 
 
+def test_a_size_is_void_once_a_program_has_it(it: Served) -> None:
+    inode, hour_ns = inode_of(DATA, FIRST), 3600 * 10**9
+    assert it.session.void_size(FIRST, hour_ns), "no program has it open"
+    assert it.voided() == [(inode, True)]
+    it.open(inode, 1, b"12345", thread=7)
+    assert not it.session.void_size(FIRST, hour_ns)
+    # Others say nothing of it, nor does a program that waits for the size.
+    it.ask(wire.lookup(ROOT, b"plain"), thread=8)
+    it.ask(wire.getattr_(inode, handle=1), thread=7)
+    assert not it.session.void_size(FIRST, hour_ns)
+    assert it.voided() == []
+    it.ask(wire.lookup(ROOT, b"plain"), thread=7)
+    assert it.session.void_size(FIRST, hour_ns)
+    assert it.voided() == [(inode, True)]
+    # The kernel has the size for all that open the file.
+    it.open(inode, 2, b"12345", thread=9)
+    assert it.session.void_size(FIRST, hour_ns)
+
+
+def test_a_size_that_no_program_asks_for_is_void_after_a_while(it: Served) -> None:
+    it.open(inode_of(DATA, FIRST), 1, b"12345", thread=7)
+    assert not it.session.void_size(FIRST, 3600 * 10**9)
+    assert it.session.void_size(FIRST, 0)
+    assert it.voided() == [(inode_of(DATA, FIRST), True)]
+
+
+def test_an_open_of_the_file_itself_waits_for_no_size(it: Served) -> None:
+    it.open(inode_of(DATA, FIRST), 1, b"12345", bind=False, thread=7)
+    assert it.session.void_size(FIRST, 3600 * 10**9)
+
+
 # Directories -------------------------------------------------------------------------------------------------------
 
 

@@ -20,16 +20,19 @@ from wire import Device, Reply, Request
 from redoxfs.chunks import SourceFile
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.dataset.columns import native_tree
-from redoxfs.fs.inodes import DATA, EXACT, inode_of
+from redoxfs.fs.inodes import DATA, EXACT, branch_and_entry, inode_of
 from redoxfs.fs.open_times import OpenTimes
 from redoxfs.fs.page_cache import PageCache
 from redoxfs.fs.requests import KernelCaches, Requests
 from redoxfs.native import Session
 from redoxfs.native._native import STAT
 from redoxfs.node import Node
+from redoxfs.node.callers import Callers
 from redoxfs.node.posts import Posts
+from redoxfs.node.programs import Programs
 
 THREAD = 1234
+COPIER = 77
 
 
 @pytest.fixture
@@ -59,8 +62,8 @@ class Serving:
         await self.requests.run(grace_s)
         self.has_ended.set()
 
-    async def ask(self, request: Request) -> Reply:
-        return await trio.to_thread.run_sync(self.device.ask, request, THREAD)
+    async def ask(self, request: Request, thread: int = THREAD) -> Reply:
+        return await trio.to_thread.run_sync(self.device.ask, request, thread)
 
     async def reply_to(self, unique: int) -> Reply:
         return await trio.to_thread.run_sync(self.device.reply_to, unique)
@@ -74,9 +77,9 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(catalog: Catalog, grace_s: float = 60.0) -> AsyncIterator[Serving]:
+async def serving(catalog: Catalog, grace_s: float = 60.0, *, callers: Callers | None = None) -> AsyncIterator[Serving]:
     caches, store = KernelCaches(), HeldStore(catalog)
-    async with running_node(catalog, store, caches, chunk_size=2, share=1) as node:
+    async with running_node(catalog, store, caches, chunk_size=2, share=1, callers=callers) as node:
         with Device() as device:
             session = Session(device.fd, -1, native_tree(catalog), max_read=1 << 20, helpers=0)
             try:
@@ -405,6 +408,89 @@ def test_an_open_is_counted_by_what_it_waited_for(catalog: Catalog) -> None:
             await it.ask(wire.open_(inode_of(EXACT, entry)))
             expected["direct"] = 1
             assert await settled(counts, expected) == expected
+
+    trio.run(main)
+
+
+class CopierIsTar(Programs):
+    """Takes one thread for a program that copies."""
+
+    def name_of(self, thread: int) -> str | None:
+        return "tar" if thread == COPIER else None
+
+
+@asynccontextmanager
+async def serving_a_copier(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Serving]:
+    """The thread `COPIER` copies. What a program was told is on its way to it until it asks for something else."""
+    monkeypatch.setattr("redoxfs.node.node.SETTLES_S", 1e6)
+    monkeypatch.setattr("redoxfs.node.node.MOST_SETTLE_S", PATIENCE_S)
+    callers = Callers(signal=lambda _thread, _number: None, programs=CopierIsTar())
+    async with serving(catalog, callers=callers) as it:
+        yield it
+
+
+def voided(it: Serving) -> list[int]:
+    """The inodes of paths whose sizes the kernel was told to be void since the last call."""
+    told = [wire.parse_voided(notice)[0] for notice in it.device.notices]
+    it.device.notices.clear()
+    return [inode for inode in told if branch_and_entry(inode)[0] is DATA]
+
+
+def test_a_copy_s_stat_waits_for_the_size_that_the_job_waits_for(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel drops a size that the job asked for before a notice, and cuts the job's read off at an older one."""
+
+    async def main() -> None:
+        async with serving_a_copier(catalog, monkeypatch) as it:
+            entry, other = int(catalog.members[0]), int(catalog.members[1])
+            inode = inode_of(DATA, entry)
+            opened = wire.parse_opened((await it.ask(wire.open_(inode))).body)
+            copied = it.device.send(wire.getattr_(inode), COPIER)
+
+            async def is_undecided() -> bool:
+                # Stats are decided in their order.
+                await it.ask(wire.getattr_(inode_of(DATA, other)), THREAD + 1)
+                return it.device.reply_now(copied) is None and not voided(it)
+
+            assert await is_undecided(), "the job may be about to ask for the size"
+            await it.ask(wire.getattr_(inode, opened.handle))
+            assert await is_undecided(), "the job may not have woken up with it"
+            await it.ask(wire.read(inode, opened.handle, 0, 1))
+            reply = await it.reply_to(copied)
+            # Before the reply, whose size is not the job's.
+            assert set(voided(it)) == {inode}
+            assert wire.parse_attributes(reply.body).attr_valid == 0
+            # From now on the kernel has the job's size: nothing is dropped that matters.
+            await it.ask(wire.getattr_(inode), COPIER)
+            assert voided(it) == [inode]
+            # Nor does another reader of the job make a size void that the first one may wait for.
+            await it.ask(wire.open_(inode), THREAD + 2)
+            assert voided(it) == []
+
+    trio.run(main)
+
+
+def test_a_copy_begins_when_the_job_has_the_sizes_that_it_was_told(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with serving_a_copier(catalog, monkeypatch) as it:
+            first, second, third = (inode_of(DATA, int(entry)) for entry in catalog.members[:3])
+            for inode, thread in ((first, THREAD), (second, THREAD + 1)):
+                opened = wire.parse_opened((await it.ask(wire.open_(inode), thread)).body)
+                await it.ask(wire.getattr_(inode, opened.handle), thread)
+            await it.ask(wire.read(second, opened.handle, 0, 1), THREAD + 1)
+            voided(it)
+            copied = it.device.send(wire.open_(third), COPIER)
+            await it.ask(wire.getattr_(third), THREAD + 2)
+            assert it.device.reply_now(copied) is None
+            assert voided(it) == [second]
+            await it.ask(wire.lookup(wire.ROOT, b"cat"))
+            assert not (await it.reply_to(copied)).error
+            assert voided(it) == [first]
+            # What the job asks for from now on is not kept.
+            assert wire.parse_attributes((await it.ask(wire.getattr_(first))).body).attr_valid == 0
 
     trio.run(main)
 

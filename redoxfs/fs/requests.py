@@ -124,10 +124,13 @@ class KernelCaches:
         if self._session is not None:
             self._session.unhold(thread)
 
-    def changed(self, entry: int) -> None:
+    def void_size(self, entry: int, settles_s: float) -> bool:
+        return self._session is None or self._session.void_size(entry, int(settles_s * 1e9))
+
+    def changed(self, entry: int, *, redirected: bool = False) -> None:
         # The replies to opens handle its pages: a program may be reading them.
         if self._session is not None:
-            for branch in (Branch.DATA, Branch.EXACT):
+            for branch in (Branch.EXACT,) if redirected else (Branch.DATA, Branch.EXACT):
                 self._session.changed(inode_of(branch, entry))
 
     def ask(self, entry: int, asks: bool) -> None:

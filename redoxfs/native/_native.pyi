@@ -446,6 +446,10 @@ class Session:
     def sizes_differ(self, differ: bool, /) -> None:
         """Whether the size of a bound file depends on who asks. Then the kernel keeps none that it gets from now on."""
 
+    def void_size(self, entry: int, settles_ns: int, /) -> bool:
+        """The size of a bound file in the kernel is void. False: not yet, as a program may be waiting for it. None is,
+        ``settles_ns`` after it opened the file or was told the size."""
+
     def unhold(self, thread: int, /) -> None:
         """What ``thread`` opened is no longer known as its own; -1: of all threads."""
 

@@ -2,6 +2,7 @@
 #include <errno.h>
 
 #include "requests.h"
+#include "times.h"
 
 static void make_void(redox_session *session, uint64_t inode, bool attributes_only) {
     redox_core *core = redox_core_of(session);
@@ -137,7 +138,8 @@ void redox_session_wake(redox_session *session, uint64_t waiter) {
 void redox_session_stat(redox_session *session, uint64_t unique, size_t entry, int64_t size, bool bound) {
     redox_core *core = redox_core_of(session);
     if (!bound) {
-        atomic_fetch_or_explicit(&core->tree->flags[entry], REDOX_SIZED_WHILE_FREE, memory_order_relaxed);
+        // Not of a file that has an answer: the kernel drops that size, which the caller has voided.
+        redox_handles_show(&core->handles, redox_inode(REDOX_DATA, entry), &core->tree->flags[entry]);
     }
     bool lasts = bound && !redox_sizes_differ(core);
     redox_reply_attributes(&core->devices, unique, core->tree, redox_inode(REDOX_DATA, entry), entry, size, lasts);
@@ -197,6 +199,16 @@ void redox_session_ask(redox_session *session, size_t entry, bool asks) {
 
 void redox_session_sizes_differ(redox_session *session, bool differ) {
     atomic_store_explicit(&redox_core_of(session)->sizes_differ, differ, memory_order_relaxed);
+}
+
+bool redox_session_void_size(redox_session *session, size_t entry, int64_t settles_ns) {
+    redox_core *core = redox_core_of(session);
+    uint64_t inode = redox_inode(REDOX_DATA, entry);
+    if (!redox_handles_settled(&core->handles, inode, redox_now_ns() - settles_ns)) {
+        return false;
+    }
+    make_void(session, inode, true);
+    return true;
 }
 
 void redox_session_shed(redox_session *session, size_t entry) {

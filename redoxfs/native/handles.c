@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "times.h"
+
 void redox_handles_init(redox_handles *handles) {
     memset(handles, 0, sizeof *handles);
     pthread_mutex_init(&handles->lock, NULL);
@@ -105,6 +107,7 @@ static int open_locked(redox_handles *handles, uint64_t number, uint64_t inode, 
         .inode = inode,
         .thread = thread,
         .direct_io = direct_io,
+        .since_ns = size >= 0 ? redox_now_ns() : 0,
         .data = data ? redox_buffer_take(data) : NULL,
     };
     link_in(handles, handle, (uint32_t)number);
@@ -194,8 +197,39 @@ int64_t redox_handles_held(redox_handles *handles, uint64_t inode, uint32_t thre
     if (handle && handle->inode == inode) {
         size = redox_map_get(&handles->bound, inode);
     }
+    if (size >= 0 && !handle->settled) {
+        handle->told = true;
+        handle->since_ns = redox_now_ns();
+    }
     pthread_mutex_unlock(&handles->lock);
     return size;
+}
+
+void redox_handles_heard(redox_handles *handles, uint32_t thread) {
+    if (!thread) {
+        return;
+    }
+    pthread_mutex_lock(&handles->lock);
+    int64_t number = redox_map_get(&handles->opened_by, thread);
+    redox_handle *handle = number < 0 ? NULL : open_record(handles, (uint64_t)number);
+    if (handle && handle->told) {
+        handle->settled = true;
+    }
+    pthread_mutex_unlock(&handles->lock);
+}
+
+bool redox_handles_settled(redox_handles *handles, uint64_t inode, int64_t before_ns) {
+    bool settled = false, recent = false;
+    pthread_mutex_lock(&handles->lock);
+    int64_t first = redox_map_get(&handles->first, inode);
+    for (uint32_t number = first < 0 ? 0 : (uint32_t)first; number && !settled;) {
+        const redox_handle *handle = record(handles, number);
+        settled = handle->settled;
+        recent = recent || (handle->since_ns && handle->since_ns >= before_ns);
+        number = handle->next;
+    }
+    pthread_mutex_unlock(&handles->lock);
+    return settled || !recent;
 }
 
 bool redox_handles_turn(redox_handles *handles, _Atomic uint8_t *flags) {

@@ -13,7 +13,7 @@
 #include "tree.h"
 
 enum {
-    // The caller numbers its handles densely; this bounds the table's memory, at 40 bytes each.
+    // The caller numbers its handles densely; this bounds the table's memory, at 48 bytes each.
     REDOX_HANDLES = 1 << 20,
     REDOX_HANDLES_AT_ONCE = 1 << 10,
 };
@@ -25,6 +25,9 @@ typedef struct {
     uint32_t next, previous;  // handles of the same inode; 0: none
     uint32_t reads;           // requests for its bytes so far
     bool direct_io;           // which are the reads of a program, and not those of the page cache
+    bool told;                // its thread has asked for the size of the answer since the open
+    bool settled;             // and for something else after that: the kernel has taken in that size
+    int64_t since_ns;         // when it was opened, or its thread told that size; 0: it has no answer
 } redox_handle;
 
 typedef struct {
@@ -63,8 +66,15 @@ void redox_handles_unbind(redox_handles *handles, uint64_t inode);
 // The size of a bound inode. If it is not bound: -1, and REDOX_SIZED_WHILE_FREE is set in *flags.
 int64_t redox_handles_show(redox_handles *handles, uint64_t inode, _Atomic uint8_t *flags);
 
-// The size of a bound inode if the handle that `thread` opened last is one of it, else -1.
+// The size of a bound inode if the handle that `thread` opened last is one of it, else -1. The caller tells the thread.
 int64_t redox_handles_held(redox_handles *handles, uint64_t inode, uint32_t thread);
+
+// A request of `thread` is here. So it has taken in all replies before.
+void redox_handles_heard(redox_handles *handles, uint32_t thread);
+
+// Whether the kernel has taken in the size of a bound inode, or waits for none: a program that was told it has sent
+// another request since, or all handles of the inode were opened and told before `before_ns`.
+bool redox_handles_settled(redox_handles *handles, uint64_t inode, int64_t before_ns);
 
 // Clears REDOX_SIZED_WHILE_FREE. Returns whether it was set.
 bool redox_handles_turn(redox_handles *handles, _Atomic uint8_t *flags);

@@ -463,6 +463,15 @@ static PyObject *session_sizes_differ(PyObject *self, PyObject *argument) {
     Py_RETURN_NONE;
 }
 
+static PyObject *session_void_size(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    size_t entry;
+    int64_t settles_ns;
+    if (!count_is("void_size", count, 2) || !to_entry(self, args[0], &entry) || !to_signed(args[1], &settles_ns)) {
+        return NULL;
+    }
+    return PyBool_FromLong(redox_session_void_size(core(self), entry, settles_ns));
+}
+
 static PyObject *session_unhold(PyObject *self, PyObject *number) {
     int64_t thread;
     if (!to_signed(number, &thread)) {
@@ -520,6 +529,7 @@ static PyMethodDef session_methods[] = {
     {"ask", (PyCFunction)(void (*)(void))session_ask, METH_FASTCALL, "Whether requests for the entry are relayed."},
     {"shed", session_shed, METH_O, "The handles of an entry let go of their bytes."},
     {"sizes_differ", session_sizes_differ, METH_O, "Whether the size of a bound file depends on who asks."},
+    {"void_size", (PyCFunction)(void (*)(void))session_void_size, METH_FASTCALL, "Void the size of a bound file."},
     {"unhold", session_unhold, METH_O, "What a thread opened is no longer known as its own; -1: all threads."},
     {"counts", session_counts, METH_NOARGS, "Counters, and sizes of tables."},
     {"close", session_close, METH_NOARGS, "End the helpers and drop all handles."},

@@ -358,6 +358,7 @@ redox_next redox_receive(redox_core *core, unsigned device, void *message, size_
     if (!atomic_load_explicit(&core->begun, memory_order_acquire)) {
         return REDOX_TO_ANSWER;
     }
+    redox_handles_heard(&core->handles, header->pid);
     *has_event = event_of(core, request, event);
     if (request->refused) {
         fail(core, request, EAGAIN);

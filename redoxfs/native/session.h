@@ -148,6 +148,11 @@ void redox_session_shed(redox_session *session, size_t entry);
 // Whether the size of a bound file depends on who asks. Then the kernel keeps none that it gets from now on.
 void redox_session_sizes_differ(redox_session *session, bool differ);
 
+// Voids the size that the kernel has of a bound file. False, and nothing is void, if a read or a seek may be waiting
+// for it: the kernel drops a size that was asked for before the notice, and would go by that of an earlier answer.
+// `settles_ns` after an open or a reply, nothing is taken to wait.
+bool redox_session_void_size(redox_session *session, size_t entry, int64_t settles_ns);
+
 // -1: all threads.
 void redox_session_unhold(redox_session *session, int64_t thread);
 

@@ -42,8 +42,16 @@ class Kernel(Protocol):
     def unhold(self, thread: int) -> None:
         """The node must be asked for what ``thread`` would read, also of a file that it has open; -1: all threads."""
 
-    def changed(self, entry: int) -> None:
-        """An exact file has changed: its attributes are invalid."""
+    def void_size(self, entry: int, settles_s: float) -> bool:
+        """The size of a file with an answer is invalid, also one that is still on the way.
+
+        Returns False, and changes nothing, if a program may be waiting for it: that would go by the size of an earlier
+        answer. No program is waiting ``settles_s`` after it opened the file or was told the size.
+        """
+
+    def changed(self, entry: int, *, redirected: bool = False) -> None:
+        """An exact file has changed: its attributes are invalid. ``redirected``: only under `.redoxfs/exact`, as its
+        path has the sizes of answers."""
 
     def ask(self, entry: int, asks: bool) -> None:
         """Whether the node must be asked for the attributes of a file: they are not those of the scan."""

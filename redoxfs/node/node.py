@@ -94,6 +94,14 @@ from redoxfs.telemetry import Outcome
 
 NO_ANSWER = "another node does not answer"
 
+SETTLES_S = 1.0
+"""How long a program may need to wake up with a size that it was told. With a processor free it needs microseconds."""
+
+SETTLE_LOOK_S = 1e-3
+
+MOST_SETTLE_S = 10 * SETTLES_S
+"""A job that opens one path over and over keeps it from settling, but hardly at each look."""
+
 ALL_THREADS = -1
 
 
@@ -210,6 +218,8 @@ class Node:
             self.binding, self.memory, plan=lambda: self._plan, give=self._give, unload=self._unload
         )
         self._callers = callers or Callers()
+        # Files with sizes that the kernel keeps from before the present programs that copy.
+        self._kept_sizes: list[int] = []
         self._callers.watch_copying(self._copying_changed)
         self.copying: Mapping[int, str] = self._callers.copying
         self._failures = Failures()
@@ -695,7 +705,7 @@ class Node:
             return stamp.size, True
         heard_s = self._meet(thread, path, opens=False)
         if thread in self.copying:
-            return self._copied_size(entry, path), False
+            return self._stat_copied(entry, path)
         undecided = self._pending.undecided.get(path)
         if undecided is not None:
             return self._stat_late(entry, thread, undecided.over)
@@ -788,7 +798,7 @@ class Node:
             return
         if isinstance(opened, ExactFile):
             if self._exact.close(opened):
-                self._kernel.changed(opened.entry)
+                self._exact_changed(opened.entry)
                 self._ask(opened.entry, not self._exact.is_as_scanned(opened.entry))
         else:
             self._closed(opened.path, self.binding.close(opened.path))
@@ -829,11 +839,15 @@ class Node:
             file = file._replace(bypasses=True)
         handle = self._files.keep(file)
         if not keep_pages:
-            self._kernel.changed(entry)
+            self._exact_changed(entry)
             self._ask(entry, not self._exact.is_as_scanned(entry))
         if self._journal is not None:
             self._journal.stamp(entry, file.file.stamp)
         return OpenFile(handle, None, -1, keep_pages or bypasses, shares_pages, Outcome.DIRECT)
+
+    def _exact_changed(self, entry: int) -> None:
+        """Its attributes in the kernel are not those of the file itself any more."""
+        self._kernel.changed(entry, redirected=self.is_redirected(entry))
 
     # Programs that are not the job
 
@@ -843,25 +857,46 @@ class Node:
         The path may be open with another sample. So reads of this handle use none of the kernel's pages, which are
         those of that sample.
         """
+        if not self._void_sizes():
+            await self._settle(self._void_sizes)
         opened = await self.open_exact(entry, DATA, bypasses=True)
         self.counters.copied += 1
         return opened
 
-    def _copied_size(self, entry: int, path: int) -> int:
-        """The size of a redirected file itself, for a program that copies."""
-        if self.binding.is_bound(path):
+    def _stat_copied(self, entry: int, path: int) -> tuple[int, bool] | Coroutine[Any, Any, tuple[int, bool]]:
+        """`stat` for a program that copies: the size of a redirected file itself."""
+
+        def is_void() -> bool:
             # The kernel has one size for all programs. One that is void when it arrives is passed on, and not kept.
-            self._kernel.changed(entry)
-        return self._exact.state(entry).size if self._exact.is_open(entry) else self.supply.size(entry)
+            return self._void_sizes() and (not self.binding.is_bound(path) or self._kernel.void_size(entry, SETTLES_S))
+
+        def known() -> tuple[int, bool]:
+            return self._exact.state(entry).size if self._exact.is_open(entry) else self.supply.size(entry), False
+
+        async def late() -> tuple[int, bool]:
+            await self._settle(is_void)
+            return known()
+
+        return known() if is_void() else late()
+
+    async def _settle(self, is_void: Callable[[], bool]) -> None:
+        """Wait until sizes are void. The job may be waiting for them: it comes first."""
+        with self._opens.one(MOST_SETTLE_S):
+            while not is_void():
+                await trio.sleep(SETTLE_LOOK_S)
+
+    def _void_sizes(self) -> bool:
+        """Make void what the kernel keeps from before programs that copy were here. Whether all of it is."""
+        if self._kept_sizes:
+            self._kept_sizes = [entry for entry in self._kept_sizes if not self._kernel.void_size(entry, SETTLES_S)]
+        return not self._kept_sizes
 
     def _copying_changed(self, copying: bool) -> None:
         """The first program that copies is here, or the last one has ended."""
         self._kernel.sizes_differ(copying)
-        if copying:
-            # So that its stats are not answered with sizes that the kernel has.
-            for path in {file.path for file in self._files.values() if isinstance(file, Handle)}:
-                for entry in self.supply.files_of(path):
-                    self._kernel.changed(entry)
+        paths = {file.path for file in self._files.values() if isinstance(file, Handle)} if copying else ()
+        # So that its stats are not answered with sizes that the kernel has.
+        self._kept_sizes = [entry for path in paths for entry in self.supply.files_of(path)]
 
     def out_of_date(self) -> set[int]:
         """Entries of which the tree does not have the present size and time."""
