@@ -165,7 +165,7 @@ def test_too_little_memory_names_an_amount_that_suffices(redoxfs: Redoxfs, sourc
     assert "too small" in redoxfs("inspect", source, "--memory", "1000").stdout
 
 
-@pytest.mark.parametrize("remote", [(), ("--remote-memory", "50%")])
+@pytest.mark.parametrize("remote", [(), ("--remote-memory", "90%")])
 @pytest.mark.parametrize("policy", ["pool", "slot"])
 def test_too_little_memory_of_a_node_names_an_amount_that_suffices(
     redoxfs: Redoxfs, source: Path, mnt: Path, policy: str, remote: tuple[str, ...]
@@ -177,6 +177,15 @@ def test_too_little_memory_of_a_node_names_an_amount_that_suffices(
     refused(done, 5, "1000 B", "at least --memory ")
     needed = done.stderr.split("at least --memory ")[1].split(",")[0].strip()
     assert redoxfs("mount", source, mnt, "--memory", needed, *options).returncode == 10
+
+
+def test_a_node_with_memory_for_samples_of_others_only_is_told_no_amount(
+    redoxfs: Redoxfs, source: Path, mnt: Path
+) -> None:
+    of_node = ("--nodes", ",".join(reserve_addresses(2)), "--node-rank", "0", "--remote-memory", "100%")
+    done = redoxfs("mount", source, mnt, "--memory", "1GiB", *of_node)
+    refused(done, 5, "--remote-memory 100% leaves too little of any --memory")
+    assert "at least" not in done.stderr
 
 
 @pytest.mark.parametrize("policy", ["pool", "slot"])

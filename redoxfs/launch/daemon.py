@@ -68,8 +68,11 @@ if TYPE_CHECKING:
 LEAST_OPEN_FILES = 64
 """Twice what a mount without an open file takes."""
 
-_TRIES = 32
-"""To find the least --memory of a node, where half of that is for samples from other nodes."""
+MOST_TIMES = 1 << 10
+"""No --memory is advised that is so many times what a node needs beside samples from other nodes."""
+
+PRECISION = 1000
+"""The --memory that is advised is above the least by one part in so many, at most."""
 
 log = logging.getLogger(__name__)
 
@@ -441,7 +444,13 @@ def _plan(dataset: Dataset, memory_bytes: int, options: MountOptions, members: "
     except MemoryTooSmallError as error:
         needed, check = error.needed_bytes, planner.check
         if members is not None and check is not None:
-            needed = _sufficient(needed, lambda size: check(dataset.catalog, dataset.cells, **with_memory(size)))
+            of_node = _sufficient(needed, lambda size: check(dataset.catalog, dataset.cells, **with_memory(size)))
+            if of_node is None:
+                raise TooLittleMemoryError(
+                    f"--remote-memory {options.cluster.sharing.remote_memory} leaves too little of any --memory for "
+                    "this node's own samples"
+                ) from None
+            needed = of_node
         raise TooLittleMemoryError(
             f"{format_bytes(error.given_bytes)} of memory is too little for this dataset in chunks of "
             f"{dataset.chunk_size}; it needs at least --memory {format_needed(needed)}"
@@ -449,19 +458,27 @@ def _plan(dataset: Dataset, memory_bytes: int, options: MountOptions, members: "
         ) from None
 
 
-def _sufficient(needed_bytes: int, check: Callable[[int], None]) -> int:
-    """The least --memory that ``check`` takes. Samples from other nodes have a part of it, which grows with it."""
+def _sufficient(needed_bytes: int, check: Callable[[int], None]) -> int | None:
+    """About the least --memory that ``check`` takes; None: it takes none. Samples from other nodes have a part of it,
+    which grows with it."""
     from redoxfs.chunks import MemoryTooSmallError
 
-    # What is missing after a try is that part of what was missing before it. With a --remote-memory of 100 %, no
-    # amount suffices.
-    for _ in range(_TRIES):
+    def takes(memory_bytes: int) -> bool:
         try:
-            check(needed_bytes)
-            break
-        except MemoryTooSmallError as error:
-            needed_bytes = error.needed_bytes
-    return needed_bytes
+            check(memory_bytes)
+        except MemoryTooSmallError:
+            return False
+        return True
+
+    low = high = needed_bytes
+    while not takes(high):
+        low, high = high, 2 * high
+        if high > MOST_TIMES * needed_bytes:
+            return None
+    while high - low > high // PRECISION:
+        middle = (low + high) // 2
+        low, high = (low, middle) if takes(middle) else (middle, high)
+    return high
 
 
 def _largest_sample(catalog: "Catalog", needed_bytes: int) -> str:
