@@ -428,6 +428,8 @@ def test_a_sidecar_that_ends_before_it_has_the_mount_loses_nothing(pod: Pod) -> 
     pod.publish()
     waiting = pod.reader()
     with client_of(pod) as client:
+        # As if it had ended when the answer comes, however quick that is.
+        client.shutdown(socket.SHUT_RD)
         client.send(b'{"redoxfs": 1, "ask": "mount"}')
     # Its answer comes after that of the one before.
     assert receive_settings(pod.empty_dir / "socket", PATIENCE_S) == ()
