@@ -357,12 +357,15 @@ def _packed_chunk_size(
             is_packed = "is packed" if index.versions is None else "is read"
             raise UsageError(f"{source.asked} {is_packed} in chunks of {packed}; --chunk-size must divide that")
         return options.chunk_size
-    if not POLICIES[memory.policy].streams or speed is None or not len(index.catalog.class_of):
+    if not POLICIES[memory.policy].streams or not len(index.catalog.class_of):
         return packed
     from redoxfs.chunks import UNKNOWN_SPEED, divisors
 
+    # A pack of an earlier version may have chunks that are larger than the pool takes, and --chunk-size.
+    sizes = [size for size in divisors(packed) if size < 1 << 16]
+    if speed is None:
+        return sizes[-1]
     mean_bytes = max(1, int(index.catalog.sample_bytes.mean()))
-    sizes = [size for size in divisors(packed) if size < 1 << 16]  # as --chunk-size
     chosen = next((size for size in sizes if size * mean_bytes >= speed.streaming_bytes), sizes[-1])
     advice = ""
     if chosen * mean_bytes < speed.streaming_bytes and speed is not UNKNOWN_SPEED:

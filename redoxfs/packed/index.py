@@ -56,7 +56,7 @@ SUM_BLOCK_BYTES = 1 << 20
 of a file of gigabytes reads no more than this to check the bytes."""
 
 CHUNK_SIZE_MAX = 1 << 16
-"""At least the largest --chunk-size."""
+"""The largest --chunk-size of an earlier version, whose packs are read. Now it is one less."""
 
 MANIFEST_MAX_BYTES = 1 << 28
 """Enough for millions of class names. A longer file is not a manifest and is not read."""
