@@ -91,8 +91,10 @@ def test_a_command_whose_output_nobody_reads_ends_as_other_programs(source: Path
     assert unread("inspect", source / "missing", streams=("stdout", "stderr"))[0] == 3
 
 
-def test_an_output_that_cannot_be_written_is_one_line_and_no_bug(source: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_cannot_be_written_is_one_line_and_no_bug(source: Path, unbuffered: str) -> None:
+    """Also without Python's buffer, as images of containers have it."""
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
     for words in (["--version"], ["--help-all"], ["inspect", source]):
         with open("/dev/full", "wb") as full:
             done = subprocess.run(

@@ -8,6 +8,7 @@ If nobody reads stdout, a command ends with the code for that, as others do, unl
 
 import gc
 import importlib
+import io
 import os
 import select
 import sys
@@ -58,8 +59,11 @@ def _of_stdout(error: BaseException) -> CommandError | None:
     """Why stdout cannot be written, if that is what ``error`` says: a disk that is full, for example."""
     if not isinstance(error, OSError) or error.filename is not None:
         return None
+    buffer = getattr(sys.stdout, "buffer", None)
     try:
-        # What could not be written is still there.
+        # What could not be written is still there, or is lost where Python has no buffer (PYTHONUNBUFFERED).
+        if isinstance(buffer, io.RawIOBase):
+            buffer.write(b"\n")
         sys.stdout.flush()
     except OSError as again:
         return _not_written(error) if again.errno == error.errno else None
