@@ -31,7 +31,6 @@ class Traffic:
     requests: Counter[str] = field(default_factory=Counter)
     ranges: int = 0
     sent: int = 0
-    most_at_once: int = 0
 
 
 class Server:
@@ -50,7 +49,6 @@ class Server:
         self.tags_differ = False
         self.paths: list[str] = []
         self._contents: dict[Path, tuple[tuple[int, int], bytes, str]] = {}
-        self._at_once = 0
         self.failed = 0
         self.any_failed = threading.Event()
         self._lock = threading.Lock()
@@ -109,13 +107,10 @@ class Server:
             self.traffic.requests[method] += 1
             self.traffic.ranges += is_range
             self.paths.append(f"{method} {path}")
-            self._at_once += 1
-            self.traffic.most_at_once = max(self.traffic.most_at_once, self._at_once)
 
     def ends(self, sent: int) -> None:
         with self._lock:
             self.traffic.sent += sent
-            self._at_once -= 1
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -5,13 +5,14 @@ import errno
 import os
 import random
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-from object_server import REFUSED, STATUS_503, Server, serving
+from object_server import REFUSED, STATUS_503, Server, Traffic, serving
 from patience import PATIENCE_S
 from tars import LONG_AGO_S, files_of, indexed, member, paths_of, tar_of, two_archives, write_tar
 
@@ -113,13 +114,31 @@ def test_pax_headers_cost_no_request_of_their_own(server: Server, tmp_path: Path
 
 
 def test_archives_in_an_archive_are_read_at_the_same_time(server: Server, tmp_path: Path) -> None:
+    """The server holds the requests for the inner ones until three are there."""
     inner = {}
     for number in range(20):
-        inner[f"n{number}.tar"] = tar_of(tmp_path / "inner", {"a.jpg": b"%d" % number * 200_000}).read_bytes()
-    tar_of(tmp_path / "all.tar", inner)
-    found = found_at(server, "all.tar")
+        inner[f"n{number}"] = tar_of(tmp_path / "inner", {"a.jpg": b"%d" % number * 200_000}).read_bytes()
+    tar_of(tmp_path / "outer.tar", {f"{name}.bin": data for name, data in inner.items()})
+    tar_of(tmp_path / "all.tar", {f"{name}.tar": data for name, data in inner.items()})
+    found_at(server, "outer.tar")
+    of_outer, server.traffic = server.traffic.requests["GET"], Traffic()
+    held: list[str] = []
+    alone: list[str] = []
+    are_three = threading.Event()
+
+    def hold(method: str, path: str) -> None:
+        if method != "GET" or server.traffic.requests["GET"] <= of_outer:
+            return
+        held.append(path)
+        if len(held) >= 3:
+            are_three.set()
+        if not are_three.wait(PATIENCE_S):
+            alone.append(path)
+
+    server.fault = hold
+    found = found_at(server, "all.tar", deadline_s=2 * PATIENCE_S)
+    assert (len(held) >= 20, alone) == (True, [])
     assert set(files_of(tmp_path, found)) == {f"n{number}/a.jpg" for number in range(20)}
-    assert server.traffic.most_at_once > 2
 
 
 def test_an_object_is_read_again_only_if_its_version_is_another(server: Server, tmp_path: Path) -> None:
