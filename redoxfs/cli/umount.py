@@ -31,7 +31,7 @@ from redoxfs.launch.errors import (
     StillInUseError,
     UsageError,
 )
-from redoxfs.launch.path_status import STALE_ERRORS, clear_stale, our_mount_at
+from redoxfs.launch.path_status import STALE_ERRORS, clear_stale, listed_mount_at
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted
 from redoxfs.launch.turn import keeper_of
@@ -76,8 +76,7 @@ def run(options: UmountOptions) -> int:
     with ExitStack() as held:
         if options.mountpoint is None:
             return _run_all(options, held)
-        mount = our_mount_at(options.mountpoint, options.timeout_s).mount
-        assert mount is not None
+        mount = listed_mount_at(options.mountpoint, options.timeout_s)
         daemon = _taken_down(mount, options, held)
         _await_end(daemon, mount, options)
     return 0

@@ -148,6 +148,21 @@ def our_mount_at(asked: str, timeout_s: float) -> PathStatus:
     raise MountpointError(f"{asked}: no redoxfs mount is there{known}")
 
 
+def listed_mount_at(asked: str, timeout_s: float) -> Mount:
+    """The redoxfs mount, alive or dead, whose mountpoint is this path. Raises MountpointError.
+
+    As `our_mount_at`, but nothing asks a mount that the mount table names: its daemon may hang, or be awaited.
+    """
+    folder, name = os.path.split(asked.rstrip("/"))
+    if name not in ("", os.curdir, os.pardir):
+        mount = topmost_at(look(folder or os.curdir, timeout_s).path / name, read_mounts())
+        if mount is not None and mount.ours:
+            return mount
+    mount = our_mount_at(asked, timeout_s).mount
+    assert mount is not None
+    return mount
+
+
 def our_mount_of(path: Path, mounts: Sequence[Mount]) -> PathStatus | None:
     """The redoxfs mount, alive or dead, that ``path`` (absolute, free of symlinks) lies in; None if it lies in none.
 
