@@ -48,7 +48,8 @@ EXITS = (
         4,
         "MOUNTPOINT cannot be used: missing, not a directory, inside SOURCE, already a redoxfs mount "
         "(mount), or not one (umount, status, stats, top); or DST or FILE cannot be used: it holds something else, or "
-        "is full (pack, catalog export, state save, mount --state, report, > FILE); or DIR of --cache cannot be used",
+        "is full (pack, catalog export, state save, mount --state, report); or DIR of --cache cannot be used; or the "
+        "output cannot be written (> FILE)",
         (
             _HERE + "MountpointError",
             "redoxfs.fs:OccupiedError",

@@ -8,23 +8,23 @@ If nobody reads stdout, a command ends with the code for that, as others do, unl
 
 import gc
 import importlib
-import io
 import os
-import select
 import sys
 from collections.abc import Sequence
-from typing import TextIO
+from typing import TextIO, cast
 
 from redoxfs.cli.arguments import VERBS, parse
 from redoxfs.cli.exits import UNREAD, reported
-from redoxfs.launch.errors import CommandError, DestinationError, UsageError
-from redoxfs.launch.say import discard
+from redoxfs.launch.errors import DestinationError, UsageError
+from redoxfs.launch.say import Watched, discard, not_written
 
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Parse `argv` (default: the process's own) and run its verb. Never raises an Exception."""
     _open_what_is_closed()
     _let_any_name_through(sys.stdout, "surrogateescape")
+    whole, stdout = sys.stdout, Watched(sys.stdout)
+    sys.stdout = cast(TextIO, stdout)
     try:
         code = _dispatch(argv)
     except SystemExit as end:
@@ -32,22 +32,23 @@ def run(argv: Sequence[str] | None = None) -> int:
             # That of rich, where nobody reads stdout. It has discarded the rest.
             return UNREAD
         # That of --help.
-        raise SystemExit(_flushed(0)) from None
-    except BrokenPipeError as error:
-        # It may as well be a bug, about a socket.
-        code = UNREAD if _is_unread(sys.stdout) else reported(error)
+        raise SystemExit(_flushed(0, stdout)) from None
     except (Exception, KeyboardInterrupt) as error:  # the last place where a bug can become one line
-        code = reported(_of_stdout(error) or error)
-    return _flushed(code)
+        # Another error of the same kind may be a bug, about a socket.
+        code = _not_written(stdout.failure) if error is stdout.failure else reported(error)
+    finally:
+        sys.stdout = whole
+    return _flushed(code, stdout)
 
 
-def _flushed(code: int) -> int:
+def _flushed(code: int, stdout: Watched) -> int:
     """The exit code, once all is written. Python would complain of what cannot be, and end with another one."""
     try:
-        sys.stdout.flush()
-    except OSError as error:
+        stdout.flush()
+    except OSError:
         discard(sys.stdout)
-        code = code or (UNREAD if isinstance(error, BrokenPipeError) else reported(_not_written(error)))
+    if stdout.failure is not None:
+        code = code or _not_written(stdout.failure)
     try:
         sys.stderr.flush()
     except OSError:
@@ -55,30 +56,9 @@ def _flushed(code: int) -> int:
     return code
 
 
-def _of_stdout(error: BaseException) -> CommandError | None:
-    """Why stdout cannot be written, if that is what ``error`` says: a disk that is full, for example."""
-    if not isinstance(error, OSError) or error.filename is not None:
-        return None
-    buffer = getattr(sys.stdout, "buffer", None)
-    try:
-        # What could not be written is still there, or is lost where Python has no buffer (PYTHONUNBUFFERED).
-        if isinstance(buffer, io.RawIOBase):
-            buffer.write(b"\n")
-        sys.stdout.flush()
-    except OSError as again:
-        return _not_written(error) if again.errno == error.errno else None
-    return None
-
-
-def _not_written(error: OSError) -> CommandError:
-    return DestinationError(f"the output cannot be written: {error.strerror}")
-
-
-def _is_unread(stream: TextIO) -> bool:
-    """Whether the reader of a stream has closed its end of the pipe, or of the connection."""
-    looking = select.poll()
-    looking.register(stream, 0)
-    return bool(looking.poll(0))
+def _not_written(error: OSError) -> int:
+    """The exit code where stdout cannot be written, once stderr says why, unless its reader has gone away."""
+    return UNREAD if isinstance(error, BrokenPipeError) else reported(DestinationError(not_written(error)))
 
 
 def _open_what_is_closed() -> None:

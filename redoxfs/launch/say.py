@@ -3,15 +3,16 @@
 They quote names of files, and what mounts, servers and packed datasets say, which may belong to somebody else. So a
 line has no character that a terminal obeys, or that would begin another line.
 
-A reader may close its end of a pipe (`| head`). Without anybody who reads stderr, a command goes on in silence: its
-lines there are not what it is for. What happens where nobody reads stdout: `redoxfs.cli.program`.
+A reader may close its end of a pipe (`| head`), and the disk of a file may be full. Where stderr cannot be written, a
+command goes on in silence: its lines there are not what it is for. What happens where stdout cannot:
+`redoxfs.cli.program`.
 """
 
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 
 def plain(text: str) -> str:
@@ -49,6 +50,9 @@ def print_error(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
     except BrokenPipeError:
         discard(sys.stderr)
+    except OSError:
+        # A full disk may have room for later lines.
+        pass
 
 
 def discard(stream: TextIO) -> None:
@@ -58,17 +62,54 @@ def discard(stream: TextIO) -> None:
     os.close(nowhere)
 
 
+class Watched:
+    """A stream that knows by which error it could last not be written: the error itself does not say what it is about.
+
+    argparse drops such errors.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.failure: OSError | None = None
+
+    def write(self, text: str) -> int:
+        with self._failing():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with self._failing():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.failure = error
+            raise
+
+
+def not_written(error: OSError) -> str:
+    """Why stdout could not be written."""
+    return f"the output cannot be written: {error.strerror}"
+
+
 @contextmanager
 def read_or_not(*, goes_on: bool = True) -> Iterator[None]:
-    """The block prints to stdout. If nobody reads that, it ends early, and the command goes on; unless ``goes_on``, the
-    block raises BrokenPipeError, as without this."""
+    """The block prints to stdout. If that cannot be written, the block ends early, and the command goes on; unless
+    ``goes_on``, the block raises the OSError, as without this."""
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         if not goes_on:
             raise
         discard(sys.stdout)
+        if not isinstance(error, BrokenPipeError):
+            say(not_written(error))
 
 
 _printer: Callable[[str], None] = _print
