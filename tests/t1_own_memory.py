@@ -17,7 +17,7 @@ from redoxfs.launch.members import remote_memory_of
 from redoxfs.launch.options import MountOptions, SharingOptions
 from redoxfs.launch.own_memory import HELD_FILE_BYTES, PoolOfNode, limit_for
 from redoxfs.launch.path_status import path_status
-from redoxfs.launch.sizes import parse_size
+from redoxfs.launch.sizes import format_needed, parse_size
 from redoxfs.launch.source import Opening, open_dataset
 from redoxfs.node import Share, plan_pool
 from redoxfs.node.memory import Memory
@@ -86,6 +86,20 @@ def test_the_memory_for_samples_of_a_few_bytes_is_found(tmp_path: Path) -> None:
     for number in range(8):
         (tmp_path / f"{number}.jpg").write_bytes(b"x" * (1 + number % 2))
     assert main(["inspect", str(tmp_path), "--classes", "any", "--nodes", "4"]) == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--policy", "slot"], ["--nodes", "2"]])
+def test_the_memory_for_empty_files_is_one_that_the_option_takes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    for number in range(8):
+        (tmp_path / f"{number}.jpg").touch()
+    command = ["inspect", str(tmp_path), "--classes", "any", "--json", *options]
+    assert main(command) == 0
+    needed = json.loads(capfd.readouterr().out)["memory_for"]
+    for size in set(needed.values()):
+        assert main([*command, "--memory", format_needed(size)]) == 0
+        assert json.loads(capfd.readouterr().out)["memory_suffices"]
 
 
 def test_a_limit_is_the_sum_that_the_promises_name() -> None:

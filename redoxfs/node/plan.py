@@ -49,6 +49,9 @@ DRAWN_SAMPLES = 8192
 """How many samples loaders draw ahead of their opens: eight ranks with eight workers, two batches each of 64. There is
 room for them in up to half of the memory."""
 
+_LEAST_BYTES = 1
+"""--memory takes no less, also where all files are empty."""
+
 
 class Retaining(Retainer, Protocol):
     """A policy that retains samples from lap to lap; see `PoolPolicy`."""
@@ -231,7 +234,7 @@ def _trees(catalog: Catalog) -> tuple[npt.NDArray[np.integer], int]:
 
 def slot_memory_for(catalog: Catalog, cells: Cells, share: float) -> int:
     """Bytes of --memory with which the slot policy holds ``share`` of the samples at a time, 0 for the least."""
-    return memory_for_share(cells, catalog.sample_bytes, share)
+    return max(_LEAST_BYTES, memory_for_share(cells, catalog.sample_bytes, share))
 
 
 def pool_memory_for(catalog: Catalog, cells: Cells, share: float) -> int:
@@ -241,7 +244,7 @@ def pool_memory_for(catalog: Catalog, cells: Cells, share: float) -> int:
     beside = max(held / RESIDENT_SHARE, held + room_for_open(sizes))
     if catalog.is_for_sampler:
         beside = max(beside, held + min(held, _drawn_bytes(sizes)))
-    least = _least_for_pool(sizes, cells)
+    least = max(_LEAST_BYTES, _least_for_pool(sizes, cells))
     memory = max(least, math.ceil(beside))
     # With retained samples open files have less, so less may suffice.
     less = max(least, math.ceil(held) + _room_beside_retained(sizes))
