@@ -126,6 +126,13 @@ def test_the_pool_reads_what_it_does_not_retain(resident: float) -> None:
     assert row.read_alone_share > 0 or resident > 0.2, "the stream has few of each class"
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_pool_has_room_for_a_chunk_at_least_as_in_a_mount(nodes: int) -> None:
+    row = measure("pool", Dataset(files=400, classes=10, chunk_size=64, resident=0.000001), nodes=nodes)
+    assert row.resident_share == nodes / row.chunks
+    assert row.loads_per_chunk < 400 / row.chunks, "an open does not load its chunk for itself alone"
+
+
 @pytest.mark.parametrize("nodes", [3, 7])
 def test_nodes_with_memory_for_all_samples_read_nothing(nodes: int) -> None:
     row = measure("pool", Dataset(files=2_000, classes=20, chunk_size=16, resident=1.0), nodes=nodes)

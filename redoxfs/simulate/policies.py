@@ -47,7 +47,7 @@ class Dataset:
 class Row:
     """An epoch in the steady state.
 
-    ``resident_share``        share of the samples that memory holds; whole slots may exceed the requested share
+    ``resident_share``        share of the samples that memory holds; whole slots, or a chunk, may be more than asked
     ``retained_share``        share of the samples that stay in memory from epoch to epoch, at all nodes
     ``loads_per_chunk``       1 where every chunk is read once
     ``read_amplification``    samples read for each one served if every load reads its whole chunk;
@@ -143,12 +143,17 @@ def pool_cluster(dataset: Dataset, nodes: int) -> tuple[PoolCluster, Int32, int]
     """Nodes under the pool policy, the cells, and the capacity of all pools together in samples."""
     sizes = np.ones(dataset.files, np.int64)
     cells = build_cells(dataset.class_of, sizes, chunk_size=dataset.chunk_size, seed=dataset.seed)
-    capacity = round(dataset.resident * dataset.files / nodes)
+    capacity = _capacity(cells.cells, dataset.resident * dataset.files / nodes)
     if dataset.resident >= 1:
         # Parts differ by a chunk or two, and nodes that hold everything hold the largest, too.
         capacity = int(np.bincount(deal(cells, nodes, seed=dataset.seed)).max())
     cluster = PoolCluster(cells, dataset.class_of, nodes=nodes, capacity=capacity, seed=dataset.seed)
     return cluster, cells.cells, capacity * nodes
+
+
+def _capacity(cells: Int32, asked: float) -> int:
+    """The capacity of a pool in samples, which has room for one chunk at least, as in a mount."""
+    return max(round(asked), int((cells >= 0).sum(axis=1).max()))
 
 
 def _slot(dataset: Dataset) -> tuple[Policy, Int32, float]:
@@ -160,7 +165,7 @@ def _slot(dataset: Dataset) -> tuple[Policy, Int32, float]:
 def _pool(dataset: Dataset) -> tuple[Policy, Int32, float]:
     sizes = np.ones(dataset.files, np.int64)
     cells = build_cells(dataset.class_of, sizes, chunk_size=dataset.chunk_size, seed=dataset.seed).cells
-    capacity = round(dataset.resident * dataset.files)
+    capacity = _capacity(cells, dataset.resident * dataset.files)
     policy = PoolPolicy(cells, dataset.class_of, sizes, capacity_bytes=capacity, seed=dataset.seed)
     return policy, cells, capacity / dataset.files
 
