@@ -120,6 +120,27 @@ def test_unanswered_requests_are_delivered_again_in_their_order(mount: Mount) ->
     assert wire.parse_opened(mount.device.reply_to(sent[0]).body).handle == 1
 
 
+def test_without_memory_for_its_events_take_keeps_them(mount: Mount) -> None:
+    _testcapi = pytest.importorskip("_testcapi")
+    for entry in range(FIRST, FIRST + FILES):
+        mount.device.send(wire.open_(inode_of(DATA, entry)), 7)
+    events, refused = None, 0
+    while events is None:
+        # One more allocation than before, and then none.
+        _testcapi.set_nomemory(refused)
+        try:
+            events = mount.session.take(0, 0)
+        except MemoryError:
+            refused += 1
+        finally:
+            _testcapi.remove_mem_hooks()
+    assert refused > FILES
+    assert [(event[0], event[2]) for event in events] == [
+        (OPEN, inode_of(DATA, entry)) for entry in range(FIRST, FIRST + FILES)
+    ]
+    assert mount.session.waiting() == []
+
+
 def test_an_answered_request_is_not_delivered_again(mount: Mount) -> None:
     mount.open(FILE, 1)
     event = mount.event(wire.open_(OTHER))

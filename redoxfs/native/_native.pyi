@@ -366,7 +366,8 @@ class Session:
         (or ``wait_ms``, if that is more), in any case. If there is nothing, looks for ``look_us``, then sleeps, up to
         ``wait_ms`` in all, and returns an empty list. Where looks after the same kind of request rarely found anything,
         most are left out. It neither looks nor sleeps while requests are with the relay, which may run in this thread:
-        wait for `fileno` before the next call.
+        wait for `fileno` before the next call. Raises MemoryError without memory for the events, which the next call
+        returns.
         """
 
     def opened(

@@ -15,6 +15,9 @@ typedef struct {
     PyObject *shared;  // which it writes to; NULL if there is none
     size_t entries;
     bool taking;
+    // What the session has handed over, until take returns it.
+    redox_event events[EVENTS_AT_ONCE];
+    int taken;
 } session_object;
 
 // Appends descriptors to devices[*count].
@@ -78,7 +81,7 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     self->entries = columns->entries;
     self->session = redox_session_new(&options);
     if (!self->session) {
-        PyErr_SetFromErrno(PyExc_OSError);
+        errno == ENOMEM ? PyErr_NoMemory() : PyErr_SetFromErrno(PyExc_OSError);
         Py_DECREF(self);
         return NULL;
     }
@@ -228,25 +231,29 @@ static PyObject *session_take(PyObject *object, PyObject *const *args, Py_ssize_
     if (self->taking) {
         return PyErr_Format(PyExc_RuntimeError, "another thread is in take()");
     }
-    redox_event events[EVENTS_AT_ONCE];
-    int taken;
-    self->taking = true;
-    Py_BEGIN_ALLOW_THREADS
-    taken = redox_session_take(self->session, (uint32_t)look_us, (uint32_t)wait_ms, events, EVENTS_AT_ONCE);
-    Py_END_ALLOW_THREADS
-    self->taking = false;
-    if (taken < 0) {
+    // Without memory for them, the last call has left some.
+    if (!self->taken) {
+        self->taking = true;
+        Py_BEGIN_ALLOW_THREADS
+        self->taken = redox_session_take(self->session, (uint32_t)look_us, (uint32_t)wait_ms, self->events,
+                                         EVENTS_AT_ONCE);
+        Py_END_ALLOW_THREADS
+        self->taking = false;
+    }
+    if (self->taken < 0) {
+        self->taken = 0;
         Py_RETURN_NONE;
     }
-    PyObject *list = PyList_New(taken);
-    for (int i = 0; list && i < taken; i++) {
-        PyObject *event = event_object(&events[i]);
+    PyObject *list = PyList_New(self->taken);
+    for (int i = 0; list && i < self->taken; i++) {
+        PyObject *event = event_object(&self->events[i]);
         if (!event) {
             Py_CLEAR(list);
         } else {
             PyList_SET_ITEM(list, i, event);
         }
     }
+    self->taken = list ? 0 : self->taken;
     return list;
 }
 

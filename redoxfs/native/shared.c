@@ -193,9 +193,11 @@ static void keep_landing(redox_shared *shared, unsigned device, bool blames) {
     redox_shared_landed(landing);
 }
 
-static int by_number(const void *one, const void *other) {
-    const uint64_t *left = one, *right = other;
-    return (left[0] > right[0]) - (left[0] < right[0]);
+static int by_number(const void *one, const void *other, void *shared) {
+    const redox_kept *slots = ((const redox_shared *)shared)->slots;
+    uint64_t left = slots[*(const uint64_t *)one & (REDOX_SLOTS - 1)].number;
+    uint64_t right = slots[*(const uint64_t *)other & (REDOX_SLOTS - 1)].number;
+    return (left > right) - (left < right);
 }
 
 unsigned redox_shared_waiting(redox_shared *shared, bool blames, uint64_t waiting[REDOX_SLOTS]) {
@@ -206,10 +208,6 @@ unsigned redox_shared_waiting(redox_shared *shared, bool blames, uint64_t waitin
         blame(shared, shared->head->deciding);
     }
     shared->head->deciding = 0;
-    uint64_t(*found)[2] = malloc(REDOX_SLOTS * sizeof *found);
-    if (!found) {
-        return 0;
-    }
     unsigned count = 0;
     for (unsigned i = 0; i < REDOX_SLOTS; i++) {
         redox_kept *slot = &shared->slots[i];
@@ -218,15 +216,10 @@ unsigned redox_shared_waiting(redox_shared *shared, bool blames, uint64_t waitin
                        slot->device >= REDOX_DEVICES)) {
             redox_shared_drop(shared, ticket_of(shared, slot, number));
         } else if (number) {
-            found[count][0] = number;
-            found[count++][1] = ticket_of(shared, slot, number);
+            waiting[count++] = ticket_of(shared, slot, number);
         }
     }
-    qsort(found, count, sizeof *found, by_number);
-    for (unsigned i = 0; i < count; i++) {
-        waiting[i] = found[i][1];
-    }
-    free(found);
+    qsort_r(waiting, count, sizeof *waiting, by_number, shared);
     return count;
 }
 

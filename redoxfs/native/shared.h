@@ -97,7 +97,8 @@ redox_kept *redox_shared_find(redox_shared *shared, uint64_t ticket);
 void redox_shared_drop(redox_shared *shared, uint64_t ticket);
 
 // What stands for the kept requests, in the order of receipt, those in the landings last. Returns their number.
-// Landings are empty afterwards. Only before there are other threads.
+// Landings are empty afterwards. Only before there are other threads. It needs no memory: without any, the requests
+// would wait for ever.
 //
 // `blames`: the process before this one crashed, so the requests that its threads were at have one more attempt.
 unsigned redox_shared_waiting(redox_shared *shared, bool blames, uint64_t waiting[REDOX_SLOTS]);
