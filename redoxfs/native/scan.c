@@ -176,12 +176,20 @@ static int read_link(int fd, redox_child *child) {
     return 0;
 }
 
+// Whether a failure to look at an entry means that it vanished. A server may know neither the entry nor the root any
+// more; a directory below the root may vanish as well.
+static bool has_vanished(const redox_directory *directory, int failure) {
+    redox_row own;
+    return failure == ENOENT ||
+           (failure == ESTALE && (directory->path_length || !look(directory->fd, "", AT_EMPTY_PATH, &own)));
+}
+
 // Fills in an entry. Returns 0 or an errno.
-static int look_at_child(int fd, redox_child *child) {
-    int failure = look(fd, child->name, AT_SYMLINK_NOFOLLOW, &child->row);
+static int look_at_child(const redox_directory *directory, redox_child *child) {
+    int fd = directory->fd, failure = look(fd, child->name, AT_SYMLINK_NOFOLLOW, &child->row);
     if (failure) {
         child->row.mode = 0;
-        return failure == ENOENT ? 0 : failure;  // it vanished
+        return has_vanished(directory, failure) ? 0 : failure;
     }
     return S_ISLNK(child->row.mode) ? read_link(fd, child) : 0;
 }
@@ -291,7 +299,7 @@ static void work_on_slice_locked(redox_scan *scan) {
     int failure = 0;
     redox_child *failed = NULL;
     for (size_t i = 0; i < slice.count && !failure; i++) {
-        failure = look_at_child(slice.directory->fd, &slice.children[i]);
+        failure = look_at_child(slice.directory, &slice.children[i]);
         failed = failure ? &slice.children[i] : NULL;
     }
     pthread_mutex_lock(&scan->lock);

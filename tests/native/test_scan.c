@@ -1,7 +1,11 @@
-// Scans by many threads: the same result whatever their number, links that lead out, and an end in the middle.
+// Scans by many threads: the same result whatever their number, links that lead out, entries that vanish, and an end in
+// the middle.
+#include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -10,6 +14,25 @@
 enum { DIRECTORIES = 12, FILES = 300, THREADS = 8, LEVELS = 40 };
 
 static redox_scan scan;
+
+// An entry that a server no longer knows, as NFS says of one that another machine has removed. With `spreads`, neither
+// does the server know the directory from then on.
+static const char *stale;
+static bool spreads;
+static atomic_bool has_spread;
+
+// In place of that of libc.
+int statx(int fd, const char *restrict path, int flags, unsigned mask, struct statx *restrict found) {
+    bool is_entry = stale && !strcmp(path, stale);
+    if (is_entry && spreads) {
+        has_spread = true;
+    }
+    if (is_entry || (has_spread && !*path)) {
+        errno = ESTALE;
+        return -1;
+    }
+    return (int)syscall(SYS_statx, fd, path, flags, mask, found);
+}
 
 static void *work(void *number) {
     (void)number;
@@ -123,6 +146,27 @@ static void check_known(int root) {
     }
 }
 
+static void check_vanished(int root) {
+    for (int round = 0; round < 2; round++) {
+        redox_directory directories[] = {at_path("3"), at_path("")};
+        stale = round ? "out" : "013";
+        begin(root, directories, 2, true);
+        run_threads(THREADS, work);
+        CHECK(directories[0].state == REDOX_LISTED && directories[0].child_count == FILES - (size_t)!round);
+        CHECK(directories[1].state == REDOX_LISTED && directories[1].child_count == DIRECTORIES + (size_t)!round);
+        redox_scan_free(&scan);
+    }
+    // A root that is gone has no entries that it could have lost.
+    spreads = true;
+    redox_directory top = at_path("");
+    begin(root, &top, 1, true);
+    run_threads(THREADS, work);
+    CHECK(top.state == ESTALE);
+    redox_scan_free(&scan);
+    spreads = has_spread = false;
+    stale = NULL;
+}
+
 static void check_stop(int root) {
     redox_directory directories[DIRECTORIES];
     for (int i = 0; i < DIRECTORIES; i++) {
@@ -173,6 +217,7 @@ int main(void) {
         check_stop(root);
     }
     check_known(root);
+    check_vanished(root);
     check_deep(root);
     int descriptor = dup(root);
     CHECK(descriptor == root + 1);  // none was left open
