@@ -17,6 +17,8 @@ enum {
     WAITED = 1 << 20,
     // Below this share, reads come from the page cache. One that waits takes it above for some ninety reads.
     SELDOM_WAITED = WAITED / 256,
+    // No read from the page cache takes as long. Of reads that do, the average says nothing before they end.
+    HELD_NS = 20 * 1000000,
 };
 
 // Where a read is.
@@ -36,6 +38,7 @@ struct redox_pool {
     list queue[2], done[2];  // [1]: awaited
     unsigned wanted, threads, idle;
     size_t running;
+    int64_t moved_ns;  // when a read last ended, or began while a processor was free
     bool signalled;  // the eventfd
     bool abandoned;  // nobody takes results any more
     uint64_t read_ns;
@@ -147,9 +150,10 @@ static void wake_one(redox_pool *pool) {
 }
 
 // Each thread that gets work wakes the next one for what is left, so whoever submits pays for one wake-up. Reads that
-// never wait keep the processors busy as they are: more threads than processors would only take turns.
-static void wake_next(redox_pool *pool) {
-    if (pool->running < pool->processors || pool->waited_share >= SELDOM_WAITED) {
+// never wait keep the processors busy as they are: more threads than processors would only take turns. But storage may
+// have begun to hold them.
+static void wake_next(redox_pool *pool, int64_t now_ns) {
+    if (pool->running < pool->processors || pool->waited_share >= SELDOM_WAITED || now_ns - pool->moved_ns > HELD_NS) {
         wake_one(pool);
     }
 }
@@ -161,17 +165,21 @@ static long waits(void) {
 }
 
 static void carry_out(redox_pool *pool, redox_read *read) {
+    int64_t began = redox_now_ns();
     read->place = RUNNING;
-    pool->running++;
-    wake_next(pool);
+    if (pool->running++ < pool->processors) {
+        pool->moved_ns = began;
+    }
+    wake_next(pool, began);
     pthread_mutex_unlock(&pool->lock);
     long waits_before = waits();
-    int64_t began = redox_now_ns();
     read->source->read(read->source, read->entries, read->count, read->files, &pool->closing);
-    uint64_t took = (uint64_t)(redox_now_ns() - began);
+    int64_t ended = redox_now_ns();
+    uint64_t took = (uint64_t)(ended - began);
     bool waited = waits() != waits_before;
     pthread_mutex_lock(&pool->lock);
     pool->running--;
+    pool->moved_ns = ended;
     pool->waited_share += ((waited ? WAITED : 0) - pool->waited_share) / AVERAGE_OVER;
     pool->read_ns += took;
     pool->reads++;

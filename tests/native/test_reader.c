@@ -10,7 +10,7 @@
 #include "check.h"
 #include "reader.h"
 
-enum { FILE_BYTES = 100, LONGEST_LOG = 64 };
+enum { FILE_BYTES = 100, LONGEST_LOG = 1024 };
 
 // A source whose files hold their entry. Negative entries wait for the gate.
 typedef struct {
@@ -182,30 +182,40 @@ static void take_all(redox_pool *pool, size_t reads) {
     }
 }
 
-// Where reads never wait, no more threads wake than there are processors. Storage that hangs then must not hold up a
-// read that somebody waits for.
-static void test_storage_that_begins_to_hang_holds_no_awaited_read(void) {
-    size_t processors = (size_t)sysconf(_SC_NPROCESSORS_ONLN);
-    size_t threads = processors + 2;
-    held_source held = new_source();
+static size_t processor_count(void) { return (size_t)sysconf(_SC_NPROCESSORS_ONLN); }
+
+// A pool of so many threads, all of them started and idle, whose reads never waited for a long time. The gate is closed.
+static redox_pool *pool_of_quick_reads(held_source *held, size_t threads) {
+    *held = new_source();
     redox_pool *pool = redox_pool_new((unsigned)threads);
     redox_read *reads[LONGEST_LOG], *read;
     CHECK(threads < LONGEST_LOG);
     for (size_t i = 0; i < threads; i++) {
-        reads[i] = read_of(&held, -1, 1);
+        reads[i] = read_of(held, -1, 1);
     }
     redox_pool_submit(pool, reads, threads, false);
-    until_begun(&held, threads);
-    open_gate(&held);
+    until_begun(held, threads);
+    open_gate(held);
     take_all(pool, threads);
     for (int i = 0; i < 1000; i++) {
-        read = read_of(&held, 1, 1);
+        read = read_of(held, 1, 1);
         redox_pool_submit(pool, &read, 1, false);
         take_all(pool, 1);
     }
-    pthread_mutex_lock(&held.lock);
-    held.open = false;
-    pthread_mutex_unlock(&held.lock);
+    pthread_mutex_lock(&held->lock);
+    held->open = false;
+    held->logged = 0;
+    pthread_mutex_unlock(&held->lock);
+    return pool;
+}
+
+// Where reads never wait, no more threads wake than there are processors. Storage that hangs then must not hold up a
+// read that somebody waits for.
+static void test_storage_that_begins_to_hang_holds_no_awaited_read(void) {
+    size_t processors = processor_count();
+    held_source held;
+    redox_pool *pool = pool_of_quick_reads(&held, processors + 2);
+    redox_read *reads[LONGEST_LOG], *read;
     for (size_t i = 0; i < processors + 1; i++) {
         reads[i] = read_of(&held, i < processors ? -1 : 2, 1);
     }
@@ -217,6 +227,27 @@ static void test_storage_that_begins_to_hang_holds_no_awaited_read(void) {
     take_all(pool, 1);
     open_gate(&held);
     take_all(pool, processors);
+    CHECK(close_all(pool) == 0);
+}
+
+// Nor must it hold up those behind it: parts of it may still answer.
+static void test_once_storage_hangs_all_threads_read(void) {
+    enum { MORE = 4 };
+    size_t processors = processor_count();
+    held_source held;
+    redox_pool *pool = pool_of_quick_reads(&held, processors + MORE);
+    redox_read *reads[LONGEST_LOG];
+    for (size_t i = 0; i < processors + MORE; i++) {
+        reads[i] = read_of(&held, -1, 1);
+    }
+    redox_pool_submit(pool, reads, processors, false);
+    until_begun(&held, processors);
+    // Longer than a read from the page cache takes.
+    CHECK(!usleep(50000));
+    redox_pool_submit(pool, &reads[processors], MORE, false);
+    until_begun(&held, processors + MORE);
+    open_gate(&held);
+    take_all(pool, processors + MORE);
     CHECK(close_all(pool) == 0);
 }
 
@@ -344,6 +375,7 @@ int main(void) {
     test_awaited_reads_and_results_go_first();
     test_threads_come_and_go();
     test_storage_that_begins_to_hang_holds_no_awaited_read();
+    test_once_storage_hangs_all_threads_read();
     test_an_end_returns_what_is_queued_and_done();
     test_a_read_that_hangs_is_left_behind_and_frees_itself();
     test_nothing_is_lost_or_doubled_under_load();
