@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -26,7 +27,7 @@ from stores import bytes_in_buffers
 from redoxfs.chunks import FileBytes, StorageSpeed
 from redoxfs.launch.objects import Objects
 from redoxfs.native import Buffer
-from redoxfs.objects import Address, AddressError, is_address, parse_address
+from redoxfs.objects import Address, AddressError, index, is_address, parse_address
 from redoxfs.objects.client import PART_BYTES, Client, Version
 from redoxfs.objects.credentials import ProfileError, absolute_files, aws_settings, credential_files
 from redoxfs.objects.errors import ObjectError
@@ -259,6 +260,36 @@ def test_commands_that_install_an_index_at_once_leave_a_whole_one_in_place(
             shutil.rmtree(folder, ignore_errors=True)
         assert os.listdir(place.parent) == [place.name]
         before = place.stat().st_ino
+
+
+def test_an_index_that_was_installed_stays_whatever_others_found_before_it(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that has installed one loads it next, and must find it."""
+    place = fetch(client_of(server), tmp_path).folder
+    manifest = (place / MANIFEST).read_bytes()
+    sizes = {path.stem: path.stat().st_size for path in place.glob("index/*.npy")}
+    fresh = [Path(shutil.copytree(place, place.with_name(f".new-{number}"))) for number in range(6)]
+    (place / "index/names.npy").unlink()
+    together = threading.Barrier(len(fresh))
+    judge, found = index._is_whole, count()
+
+    def judge_slowly(*of: Any) -> bool:
+        is_whole = judge(*of)
+        if not is_whole:
+            # Each later than the last, which installs its own meanwhile, unless the others wait.
+            time.sleep(0.02 * next(found))
+        return is_whole
+
+    monkeypatch.setattr(index, "_is_whole", judge_slowly)
+
+    def install(folder: Path) -> int:
+        together.wait()
+        _install(folder, place, sizes, manifest)
+        return place.stat().st_ino
+
+    with ThreadPoolExecutor(len(fresh)) as threads:
+        assert set(threads.map(install, fresh)) == {place.stat().st_ino}
 
 
 def test_a_fetch_removes_what_a_killed_one_left_days_ago(server: Server, tmp_path: Path) -> None:

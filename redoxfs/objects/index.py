@@ -11,6 +11,7 @@ under a mount is an error and never a mixture.
 
 import asyncio
 import errno
+import fcntl
 import json
 import os
 import re
@@ -53,6 +54,11 @@ LEFT_S = 2 * 24 * 3600.0
 
 UNUSED_S = 90 * 24 * 3600.0
 """How long an index is kept that nobody mounts. A later mount fetches it again."""
+
+LOCK_WAIT_S = 30.0
+"""Much longer than a check of an index takes."""
+
+_LOOK_S = 0.02
 
 _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 
@@ -179,10 +185,13 @@ def _is_whole(place: Path, sizes: dict[str, int], manifest: bytes) -> bool:
 def _install(fresh: Path, place: Path, sizes: dict[str, int], manifest: bytes) -> None:
     """Give a complete folder its name; a damaged one there makes way.
 
-    Another process may be faster. What it has installed stays, since others may be loading it.
+    Another process may be faster. What it has installed stays, since others may be loading it: so only one process at a
+    time judges what is there, and moves it.
     """
     asides = []
+    lock = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        _await_lock(lock)
         while True:
             try:
                 fresh.rename(place)
@@ -199,8 +208,23 @@ def _install(fresh: Path, place: Path, sizes: dict[str, int], manifest: bytes) -
             with suppress(FileNotFoundError):
                 place.rename(asides[-1] / place.name)
     finally:
+        os.close(lock)
         for aside in asides:
             shutil.rmtree(aside, ignore_errors=True)
+
+
+def _await_lock(fd: int) -> None:
+    """Lock a folder; go on without a lock where a network filesystem has none, or another process hangs with it."""
+    until_s = time.monotonic() + LOCK_WAIT_S
+    while time.monotonic() < until_s:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_LOOK_S)
+            continue
+        except OSError:
+            pass
+        return
 
 
 async def _arrays(client: Client, folder: Path, sizes: dict[str, int]) -> None:
