@@ -20,6 +20,7 @@ from typing import Any
 
 import grpc
 import kube
+import process_limits
 import pytest
 from forks import EXECUTED
 from kube import CAPABILITIES, READERS, SIDECAR_UID, WRITER, Node, Pod, await_line, has_ended
@@ -136,6 +137,9 @@ def test_another_pods_target_is_refused(unchanged: Node) -> None:
         ({"chunk_size": "0"}, "'0' is not a whole number from 1"),
         ({"memory": "banana"}, "--memory banana: not a size"),
         ({"remote_memory": "0"}, "less than one byte"),
+        ({"cache_size": "x"}, "--cache-size x: not a size"),
+        ({"nodes": ""}, "'' is not a node"),
+        ({"metrics_label": "a=b\n1=c"}, "--metrics-label '1=c': write NAME=VALUE"),
         ({"policy": "lifo"}, "invalid choice: 'lifo'"),
         ({"resume": "yes"}, '\'yes\' is neither "true" nor "false"'),
         ({"mount_options": "rw"}, "redoxfs is read-only"),
@@ -158,6 +162,21 @@ def test_a_bad_attribute_is_refused_in_one_line(unchanged: Node, attributes: dic
     assert (code, line.count("\n")) == (INVALID, 0)
     assert words in line
     assert not unchanged.leftovers()
+
+
+@pytest.mark.skipif(process_limits.FOLDER is None, reason="this process may not limit a control group's processes")
+def test_a_publish_without_a_thread_for_the_volume_is_tried_again(node: Node, pod: Pod) -> None:
+    # A thread that answers is there then.
+    node.call("Identity", "Probe", pb.ProbeRequest())
+    with process_limits.limited([node.plugin.pid]) as limit:
+        limit.reach()
+        code, line = node.refusal("Node", "NodePublishVolume", pod.request())
+        assert (code, line.count("\n")) == (grpc.StatusCode.RESOURCE_EXHAUSTED, 0)
+        assert "no thread is left to wait for its sidecar" in line
+        assert not node.leftovers()
+        limit.lift()
+    pod.publish()
+    pod.unpublish()
 
 
 def test_a_volume_to_write_to_is_refused(node: Node, pod: Pod) -> None:

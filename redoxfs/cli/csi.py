@@ -12,6 +12,8 @@ from redoxfs.cli.arguments import mount_options, parse
 from redoxfs.cli.options.kubernetes import CsiOptions
 from redoxfs.launch.fuse_options import parse_fuse_options
 from redoxfs.launch.logs import log_to
+from redoxfs.launch.members import parse_nodes
+from redoxfs.launch.metrics import labels_of
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.sizes import parse_size
 
@@ -45,14 +47,20 @@ def run(options: CsiOptions) -> int:
 def check(arguments: Sequence[str]) -> Sequence[str]:
     """The values of -o among arguments of `redoxfs mount`. Raises UsageError unless they make sense.
 
-    All is checked that does not depend on the sidecar: on its files, its memory, or its own options.
+    Each value is checked by itself. Whether it fits to the files, the memory or the own options of the sidecar, which
+    may override it, only the sidecar knows. It also checks the patterns of --samples and --groups, and its log says in
+    a line what is wrong.
     """
     options: MountOptions = parse(["mount", *arguments, "--", "SOURCE"]).options
     for option, size in (
         ("--memory", options.memory.memory_size),
         ("--remote-memory", options.cluster.sharing.remote_memory),
+        ("--cache-size", options.cache.cache_size),
     ):
         if size is not None:
             parse_size(size, 1 << 40, option)
+    if options.cluster.nodes is not None:
+        parse_nodes(options.cluster.nodes)
+    labels_of(options.metrics_label)
     parse_fuse_options(options.fuse_options)
     return options.fuse_options

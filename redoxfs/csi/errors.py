@@ -27,3 +27,8 @@ def invalid(line: str) -> CsiError:
 def not_now(line: str) -> CsiError:
     """Kubernetes should try again later."""
     return CsiError(grpc.StatusCode.UNAVAILABLE, line)
+
+
+def exhausted(line: str) -> CsiError:
+    """This node has too little of something now. Kubernetes should try again later."""
+    return CsiError(grpc.StatusCode.RESOURCE_EXHAUSTED, line)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import grpc
 
-from redoxfs.csi.errors import CsiError, invalid, not_now
+from redoxfs.csi.errors import CsiError, exhausted, invalid, not_now
 from redoxfs.csi.kubelet import Kubelet, Place
 from redoxfs.csi.mounts import Look, end_mounts, make_mount, mount_at
 from redoxfs.csi.records import Record, Records
@@ -203,7 +203,7 @@ class Volume:
         return self._listener is not None
 
     def listen(self, kubelet: Kubelet) -> None:
-        """Make the socket and wait for sidecars at it. Raises OSError.
+        """Make the socket and wait for sidecars at it. Raises OSError, and CsiError if no thread is left for that.
 
         The pod may have put anything under the socket's name, such as a symlink: it is removed, and bind(2) follows
         none. The socket's mode is set before it has a name, because a path could be replaced in between.
@@ -217,13 +217,20 @@ class Volume:
             os.fchmod(listener.fileno(), 0o666)
             listener.bind(f"/proc/self/fd/{folder}/{SOCKET}")
             listener.listen(_BACKLOG)
+            threading.Thread(target=self._serve, args=(listener,), daemon=True, name="redoxfs-volume").start()
+        except RuntimeError:
+            listener.close()
+            with suppress(OSError):
+                os.unlink(SOCKET, dir_fd=folder)
+            raise exhausted(
+                f"{self._place.target}: no thread is left to wait for its sidecar: a limit of processes is reached"
+            ) from None
         except BaseException:
             listener.close()
             raise
         finally:
             os.close(folder)
         self._listener = listener
-        threading.Thread(target=self._serve, args=(listener,), daemon=True, name="redoxfs-volume").start()
 
     def close(self) -> None:
         """Stop listening, and close the descriptor if it is still here."""
