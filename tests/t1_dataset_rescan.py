@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import stat
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from packs import opened
 
 from redoxfs.dataset import SourceError, Tree, load_or_scan, read_tree
-from redoxfs.dataset.cache import tell_changes
+from redoxfs.dataset.cache import ChangedError, check_unchanged, tell_changes
 from redoxfs.dataset.scan import Earlier, find_unchanged
 
 
@@ -268,3 +269,44 @@ def test_ctrl_c_ends_a_scan(tmp_path: Path) -> None:
 
     with opened(tmp_path) as fd, pytest.raises(KeyboardInterrupt):
         read_tree(fd, progress=interrupt, at_once=1)
+
+
+def with_times_of_now(tree: Tree, root: Path) -> Tree:
+    """The same names, and directories that seem not to have changed since."""
+    directories = np.flatnonzero(tree.kind_mask(stat.S_IFDIR))
+    found = [os.stat(root / os.fsdecode(tree.path(int(entry)))) for entry in directories]
+    mtime_ns, ctime_ns = tree.mtime_ns.copy(), tree.ctime_ns.copy()
+    mtime_ns[directories] = [each.st_mtime_ns for each in found]
+    ctime_ns[directories] = [each.st_ctime_ns for each in found]
+    return replace(tree, mtime_ns=mtime_ns, ctime_ns=ctime_ns)
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ("touch a/0.jpg", "a"),
+        ("rm b/3.jpg", "b"),
+        ("mv b/3.jpg b/4.jpg", "b"),
+        ("mv b/3.jpg c/3.jpg", "b"),
+        ("rm a/2.jpg; mkdir a/2.jpg", "a"),
+        ("touch c/9.jpg", "c"),
+        ("mkdir d", r"\."),
+        ("touch a b", None),
+    ],
+)
+def test_names_are_read_again_where_times_of_directories_say_nothing(
+    tmp_path: Path, change: str, where: str | None
+) -> None:
+    for name in ("a/1.jpg", "a/2.jpg", "b/3.jpg", "c/5.jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    with opened(tmp_path) as fd:
+        before = read_tree(fd)
+        subprocess.run(["sh", "-c", change], cwd=tmp_path, check=True)
+        tree, silent = with_times_of_now(before, tmp_path), {tmp_path.stat().st_dev: "fuse.rclone"}
+        check_unchanged(tree, fd, {})
+        if where is None:
+            check_unchanged(before, fd, silent)
+        else:
+            with pytest.raises(ChangedError, match=f"^{where} has changed"):
+                check_unchanged(tree, fd, silent)

@@ -169,8 +169,13 @@ def tell_changes(tree: Tree, scanned_at_ns: int, types: Mapping[int, str]) -> ND
     tells = latest <= scanned_at_ns - RACY_NS
     # The root of FAT has no times on its disk.
     tells &= (tree.mtime_ns != 0) | (tree.ctime_ns != 0)
+    return tells & ~_is_silent(tree, types)
+
+
+def _is_silent(tree: Tree, types: Mapping[int, str]) -> NDArray[np.bool_]:
+    """bool[N]: the entries on filesystems whose directories may keep their times."""
     silent = [device for device, kind in types.items() if not keeps_times(kind)]
-    return tells & ~is_in(tree.device, np.array(silent, np.uint64))
+    return is_in(tree.device, np.array(silent, np.uint64))
 
 
 def _load(place: Path, given: str, root_fd: int) -> tuple[Tree, int]:
@@ -224,11 +229,38 @@ def _load_once(place: Path, given: str, root_fd: int) -> tuple[Tree, int]:
     return tree, int(manifest["scanned_at_ns"])
 
 
-def check_unchanged(tree: Tree, root_fd: int) -> None:
-    """Raise ChangedError unless every directory of `tree` has the inode and times that the scan saw."""
-    changed = np.flatnonzero(tree.kind_mask(stat.S_IFDIR) & ~find_unchanged(root_fd, tree))
-    if len(changed):
-        raise ChangedError(f"{show(tree.path(int(changed[0])))} has changed")
+def check_unchanged(tree: Tree, root_fd: int, types: Mapping[int, str] | None = None) -> None:
+    """Raise ChangedError unless every directory of `tree` has the inode and times that the scan saw.
+
+    Of one whose filesystem may keep its times, the names are read again instead. ``types`` are those of the filesystems
+    by device, by default as they are mounted. Raises SourceError if such a directory cannot be read.
+    """
+    directories = tree.kind_mask(stat.S_IFDIR)
+    tells = directories & ~_is_silent(tree, types_by_device() if types is None else types)
+    changed = np.flatnonzero(tells & ~find_unchanged(root_fd, tree, among=tells))
+    first = int(changed[0]) if len(changed) else None
+    if first is None and not np.array_equal(tells, directories):
+        first = _first_other(tree, read_tree(root_fd, earlier=Earlier(tree, tells)))
+    if first is not None:
+        raise ChangedError(f"{show(tree.path(first))} has changed")
+
+
+def _first_other(tree: Tree, now: Tree) -> int | None:
+    """The first directory of ``tree`` that has other names, or another kind of file, in a later scan."""
+    most = min(len(tree), len(now))
+    # Entries are by directory, so of two that differ the one with the lower number has changed.
+    others = np.flatnonzero(
+        (tree.parent[:most] != now.parent[:most])
+        | ((tree.mode[:most] ^ now.mode[:most]) & np.uint32(0o170000) != 0)
+        | (np.diff(tree.name_at)[:most] != np.diff(now.name_at)[:most])
+    )
+    end = int(others[0]) if len(others) else most
+    bytes_before = int(tree.name_at[end])
+    letters = np.flatnonzero(tree.names[:bytes_before] != now.names[:bytes_before])
+    if len(letters):
+        end = int(np.searchsorted(tree.name_at, letters[0], side="right")) - 1
+    parents = [int(each.parent[end]) for each in (tree, now) if end < len(each)]
+    return min(parents) if parents else None
 
 
 def _save(tree: Tree, place: Path, given: str, root_fd: int, scanned_at_ns: int) -> None:
