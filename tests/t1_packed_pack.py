@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from packs import Options, catalog_of, files_in, flip, opened, pack_here, reseal, shards_of
+from packs import Options, catalog_of, end_this_process, files_in, flip, opened, pack_here, reseal, shards_of
 
 from redoxfs.cli import main
 from redoxfs.dataset import SourceError
@@ -308,6 +308,19 @@ def test_an_unfinished_pack_is_refused_and_resumed(source: Path, tmp_path: Path)
     draft["manifest"]["verdict"]["line"] = "in other words"
     (dst / PACKING / DRAFT).write_text(json.dumps(draft))
     assert pack_here(source, dst, OPTIONS).kept
+
+
+def test_a_worker_that_is_killed_is_one_line_with_what_to_do(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dst = tmp_path / "dst"
+    pack_here(source, dst, OPTIONS)
+    monkeypatch.setattr("redoxfs.packed.verifying._carry_out", end_this_process)
+    assert main(["verify", os.fspath(dst), "--jobs", "2"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "redoxfs: a worker process ended early, perhaps killed for lack of memory; "
+        "run the same command again with --jobs 1"
+    )
 
 
 def damage(dst: Path, how: str) -> None:

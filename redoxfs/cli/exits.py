@@ -35,8 +35,13 @@ EXITS = (
     Exit(0, "done"),
     Exit(
         UNEXPECTED,
-        "unexpected: a bug, or the daemon ended on its own (see its log)",
-        (_HERE + "DaemonError", "redoxfs.node:NoThreadError", "redoxfs.native.sources:NotBuiltError"),
+        "unexpected: a bug, or the daemon (see its log) or a worker process ended on its own",
+        (
+            _HERE + "DaemonError",
+            "redoxfs.node:NoThreadError",
+            "redoxfs.native.sources:NotBuiltError",
+            "redoxfs.packed.workers:WorkerEndedError",
+        ),
     ),
     Exit(2, "usage, or a bad value of an option", (_HERE + "UsageError",)),
     Exit(

@@ -38,6 +38,16 @@ State = TypeVar("State")
 Result = TypeVar("Result")
 
 
+class WorkerEndedError(Exception):
+    """A worker process ended before its work did. Where memory is limited, the kernel kills one of them."""
+
+    def __init__(self, workers: int) -> None:
+        fewer = f" with --jobs {workers // 2}" if workers > 1 else ""
+        super().__init__(
+            f"a worker process ended early, perhaps killed for lack of memory; run the same command again{fewer}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """Files and bytes that all workers together have done so far."""
@@ -87,7 +97,8 @@ def each_shard(
 ) -> Iterator[tuple[int, Result]]:
     """Run ``work`` for each of ``shards``, ``jobs`` at a time. Yield (shard, result) as shards finish.
 
-    An exception in one shard stops the others, and is raised when they have stopped.
+    An exception in one shard stops the others, and is raised when they have stopped: WorkerEndedError if a worker
+    process ended early.
     """
     pool: ProcessPoolExecutor | ThreadPoolExecutor
     processes = min(jobs, len(shards))
@@ -108,7 +119,7 @@ def each_shard(
             for future in finished:
                 yield waiting.pop(future), future.result()
     except BrokenProcessPool:
-        raise RuntimeError("a worker process was killed") from None
+        raise WorkerEndedError(processes) from None
     finally:
         tally.stop()
         pool.shutdown(cancel_futures=True)
