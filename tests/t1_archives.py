@@ -463,6 +463,9 @@ def torn(data: bytes) -> bytes:
     return data[:1024] + b"x" * 512 + data[1536:]
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 12345\n" % (b"0" * 64)
+
+
 def zipped(*files: bytes) -> Callable[[bytes], bytes]:
     def change(_: bytes) -> bytes:
         made = io.BytesIO()
@@ -482,6 +485,10 @@ def zipped(*files: bytes) -> Callable[[bytes], bytes]:
         (lambda data: b"\x1f\x8b" + data, UnusableArchiveError, "is compressed with gzip.*unpack it: gunzip -k a.tar"),
         (lambda data: b"\x28\xb5\x2f\xfd" + data, UnusableArchiveError, "is compressed with zstd"),
         (lambda _: b"x" * 2000, UnusableArchiveError, r"^a\.tar is not a tar archive$"),
+        # Shorter than a header.
+        (lambda data: b"\x1f\x8b" + data[:100], UnusableArchiveError, "is compressed with gzip.*: gunzip -k a.tar"),
+        (lambda _: b"Not found\n", UnusableArchiveError, r"^a\.tar is not a tar archive$"),
+        (lambda _: POINTER, UnusableArchiveError, "^a.tar is not .* but a pointer of Git LFS.*: git lfs pull$"),
         (
             zipped(b"x"),
             UnusableArchiveError,
@@ -500,6 +507,17 @@ def test_an_archive_that_is_none_or_damaged_is_one_line(
     with pytest.raises(error, match=line) as raised:
         indexed(tmp_path, "a.tar")
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("head", [b"PK\x03\x04", b"\x1f\x8b"])
+def test_the_command_that_unpacks_an_archive_can_be_typed_as_it_is(tmp_path: Path, head: bytes) -> None:
+    (tmp_path / "of a day.tar").write_bytes(head + b"x" * 600)
+    with pytest.raises(UnusableArchiveError, match=r"; unpack it: \w+( -k)? 'of a day\.tar'$"):
+        indexed(tmp_path, "of a day.tar")
+    # None can be given for one in another archive.
+    tar_of(tmp_path / "all.tar", {"n0.tar": head + b"x" * 600})
+    with pytest.raises(UnusableArchiveError, match=r"^n0\.tar in all\.tar is .*(read in place|reads tar files)$"):
+        indexed(tmp_path, "all.tar")
 
 
 @pytest.mark.parametrize(("change", "what"), [(cut, "truncated"), (torn, "damaged"), (lambda _: b"x" * 2000, "not")])

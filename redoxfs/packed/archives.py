@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from redoxfs.packed.archive_tree import (
     Volume,
     grow,
 )
+from redoxfs.packed.headers import BLOCK_BYTES
 from redoxfs.packed.index import DamagedDatasetError
 
 KEEP_EVERY_S = 60.0
@@ -55,6 +57,9 @@ COMPRESSED = {
 
 ZIPS = b"PK\x03\x04", b"PK\x05\x06"
 """The first bytes of a zip file, and of an empty one."""
+
+POINTER, POINTER_BYTES = b"version ", 1024
+"""What Git LFS leaves in the place of a file that it has not fetched: its first bytes, and less than so many in all."""
 
 Progress = Callable[[int, int], object]
 """Called with the headers and the archives so far."""
@@ -195,15 +200,22 @@ class _Reading:
         archive = self.archives[at]
         name = f"{show(inner + SUFFIX.encode())} in {archive.name}" if inner else archive.name
         head = b"" if place or state not in (_NOT_TAR, _TRUNCATED) else self.files.head(self.numbers[at], begin)
+        # One in another archive has no path that a command could be given.
+        given = "" if inner else f" {shlex.quote(archive.name)}"
         if head.startswith(ZIPS):
-            return UnusableArchiveError(f"{name} is a zip file, and redoxfs reads tar files; unpack it: unzip {name}")
-        if state == _NOT_TAR:
+            how = given and f"; unpack it: unzip{given}"
+            return UnusableArchiveError(f"{name} is a zip file, and redoxfs reads tar files{how}")
+        if state == _NOT_TAR or (not place and length < BLOCK_BYTES):
             for magic, (program, command) in COMPRESSED.items():
                 if head.startswith(magic):
+                    how = given and f"; unpack it: {command}{given}"
                     return UnusableArchiveError(
-                        f"{name} is compressed with {program}, and archives are read in place; unpack it: "
-                        f"{command} {name}"
+                        f"{name} is compressed with {program}, and archives are read in place{how}"
                     )
+            if head.startswith(POINTER) and length < POINTER_BYTES:
+                return UnusableArchiveError(
+                    f"{name} is not a tar archive but a pointer of Git LFS; to fetch the archive: git lfs pull"
+                )
             return UnusableArchiveError(f"{name} is not a tar archive")
         if state == _DAMAGED:
             return DamagedDatasetError(f"{name} is damaged: the header at {place:,} is wrong; {SALVAGE}")
