@@ -431,6 +431,26 @@ def test_a_folder_with_other_files_is_left_alone(source: Path, tmp_path: Path) -
         assert {path.name: path.read_text() for path in dst.iterdir()} == {name: "years of work"}
 
 
+@pytest.mark.parametrize(("call", "inside"), [("mkdir", f"/{PACKING}"), ("listdir", "")])
+def test_a_destination_that_cannot_be_written_is_named(
+    source: Path, tmp_path: Path, call: str, inside: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the system knows it by a descriptor of DST."""
+    dst = tmp_path / "dst"
+    dst.mkdir()
+    known = getattr(os, call)
+
+    def read_only(path: object, *given: object, **options: object) -> object:
+        if isinstance(path, int) or "dir_fd" in options:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return known(path, *given, **options)
+
+    catalog = catalog_of(source, OPTIONS)
+    monkeypatch.setattr(os, call, read_only)
+    with pytest.raises(PackError, match=f"^{re.escape(os.fspath(dst))}{re.escape(inside)}: Read-only file system; "):
+        pack_here(source, dst, OPTIONS, catalog=catalog)
+
+
 def test_a_dataset_with_a_damaged_manifest_is_not_overwritten(source: Path, tmp_path: Path) -> None:
     dst = tmp_path / "dst"
     pack_here(source, dst, OPTIONS)

@@ -134,7 +134,9 @@ def pack(
             must_be_unchanged(tree, root_fd)
             _finish(at, manifest, records, sums, private=_is_private(tree))
         except OSError as error:
-            where = os.fspath(dst) if error.filename is None else os.fsdecode(error.filename)
+            # It may be a name in DST, or its descriptor.
+            name = error.filename if isinstance(error.filename, str | bytes) else b""
+            where = os.path.join(dst, os.fsdecode(name)).rstrip("/")
             where = where if at is None else at.named(where)
             raise PackError(f"{where}: {error.strerror or error}; run the same command again to resume") from None
     return Packed(len(positions.shard_names), kept, rewritten, sum(positions.shard_bytes))
