@@ -202,6 +202,35 @@ def test_a_mount_goes_on_without_a_disk_that_takes_nothing(
         subprocess.run(["umount", "--lazy", tmp_path / "full"], check=True)
 
 
+def test_copies_on_a_disk_that_is_read_only_are_read_and_listed(machine: Machine, data: Path, tmp_path: Path) -> None:
+    disk, where = tmp_path / "disk", tmp_path / "disk/copies"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", disk], check=True)
+    try:
+        for classes in ("any", "auto"):
+            machine.ok("warmup", data, "--classes", classes, "--cache", where)
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        # There is no room, and none can be made.
+        machine.ok("mount", data, machine.mnt, *MEMORY, "--cache", where, "--cache-size", "1MiB")
+        read_all(machine.mnt)
+        here = cache_of(machine)
+        assert here["read_samples"] >= SAMPLES
+        told = json.loads(machine.ok("cache", "ls", where, "--json").stdout)
+        assert [(each["files"], each["in_use"]) for each in told] == [(here["samples"], False), (here["samples"], True)]
+        found = json.loads(machine.ok("cache", "verify", where, "--json").stdout)
+        assert [(each["files"], each["damaged_files"]) for each in found] == 2 * [(here["samples"], 0)]
+        assert machine.run("cache", "rm", where, told[0]["key"]).returncode == 4
+        machine.ok("umount", machine.mnt)
+        # Without its lock it is of no use, and nothing waits for that.
+        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+        for lock in where.glob("*/lock"):
+            lock.unlink()
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        assert "no cache: --cache" in machine.ok("mount", data, machine.mnt, *MEMORY, "--cache", where).stderr
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
 @pytest.fixture
 def disk(machine: Machine, tmp_path: Path) -> Iterator[Disk]:
     if not is_possible():

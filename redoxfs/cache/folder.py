@@ -221,7 +221,7 @@ class Folder:
             self.path.mkdir(mode=0o700, exist_ok=True)
             self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                self._lock = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
+                self._lock = _lock_of(Path(f"/proc/self/fd/{self.fd}"), makes=True)
             except OSError as failure:
                 os.close(self.fd)
                 if failure.errno != errno.ENOENT:
@@ -263,6 +263,19 @@ class Folder:
         """End its use by this process."""
         os.close(self._lock)
         os.close(self.fd)
+
+
+def _lock_of(folder: Path, *, makes: bool) -> int:
+    """A descriptor of the lock of a dataset's folder. Raises OSError."""
+    # Network storage locks only files that are open for writing; on a disk that is read-only, no file can be.
+    try:
+        return os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if makes else 0), 0o600)
+    except OSError as failure:
+        if failure.errno != errno.EROFS:
+            raise
+        with suppress(OSError):
+            return os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        raise
 
 
 def _is_ours(folder: Path) -> bool:
@@ -308,7 +321,7 @@ def _entry(folder: Path) -> Entry | None:
 
 def _is_in_use(folder: Path) -> bool:
     try:
-        fd = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+        fd = _lock_of(folder, makes=False)
     except FileNotFoundError:
         return False
     try:

@@ -124,9 +124,14 @@ def open_cache(
             if not copies.number and root.free_bytes() < _LEAST_FREE_BYTES:
                 raise DiskError(f"--cache {cache.cache}: its disk is full")
             needs = int(dataset.catalog.sample_bytes.sum()) - copies.size
-            for entry in root.make_room(needs, most, key):
-                size = format_bytes(entry.size)
-                say(f"cache: removed {entry.key} ({size} of {entry.source or 'a dataset'}) to make room")
+            try:
+                for entry in root.make_room(needs, most, key):
+                    size = format_bytes(entry.size)
+                    say(f"cache: removed {entry.key} ({size} of {entry.source or 'a dataset'}) to make room")
+            except CacheError as error:
+                # The copies that are there are served from a disk that takes no more.
+                if not (copies.number and error.is_disk):
+                    raise
         except CacheError as error:
             raise (DiskError if error.is_disk else DestinationError)(f"--cache {error}") from None
         except OSError as failure:
