@@ -39,8 +39,9 @@ from redoxfs.launch.members import Membership
 from redoxfs.launch.options import DatasetOptions, MemoryOptions
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.source import Opening, open_dataset
-from redoxfs.packed import load_index, verify
+from redoxfs.packed import is_packed, load_index, verify
 from redoxfs.packed.headers import BLOCK_BYTES, RECORD_BYTES, header_bytes, header_of
+from redoxfs.packed.index import FOLDER
 from redoxfs.packed.positions import assign_positions, files_in_order
 
 OLD_NS = -5_000_000_123
@@ -374,6 +375,18 @@ def test_a_source_without_samples_or_files_is_packed(tmp_path: Path) -> None:
     assert [shard.name for shard in shards_of(tmp_path / "notes")] == ["tree-000000.tar"]
     assert (len(index.catalog.tree), len(index.catalog.class_of), index.cells.cells.shape) == (4, 0, (0, 8))
     assert verify(tmp_path / "notes", jobs=1).problems == ()
+
+
+@pytest.mark.parametrize("beside", [[], ["samples-000000.tar"]], ids=["alone", "of shards"])
+def test_a_folder_that_is_named_like_the_index_makes_no_packed_dataset(tmp_path: Path, beside: list[str]) -> None:
+    (tmp_path / FOLDER / "cat").mkdir(parents=True)
+    for name in (f"{FOLDER}/cat/1.jpg", f"{FOLDER}/samples-000000.idx", *beside):
+        (tmp_path / name).write_bytes(b"x")
+    with opened(tmp_path) as fd:
+        assert not is_packed(fd)
+        # That of a pack, whose other files are gone.
+        (tmp_path / FOLDER / "size.npy").write_bytes(b"x")
+        assert is_packed(fd)
 
 
 def test_the_findings_of_each_split_are_optional_in_the_index(grouped: Path, tmp_path: Path) -> None:

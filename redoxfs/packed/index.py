@@ -120,8 +120,18 @@ def is_packed(folder_fd: int) -> bool:
     except OSError:
         return False
     has_shards = any(_SHARD_NAME.fullmatch(name) for name in names)
+    # Classes, and what others make of shards, may be in a folder of this name too.
+    has_index = FOLDER in names and any(_exists(f"{FOLDER}/{name}.npy", folder_fd) for name in ARRAYS)
     # A pack that was interrupted early has no shard yet.
-    return bool(names & {FOLDER, PACKING, MANIFEST}) and (has_shards or names <= {FOLDER, PACKING})
+    return (has_index or bool(names & {PACKING, MANIFEST})) and (has_shards or names <= {FOLDER, PACKING})
+
+
+def _exists(path: str, folder_fd: int) -> bool:
+    try:
+        os.lstat(path, dir_fd=folder_fd)
+    except OSError:
+        return False
+    return True
 
 
 def block_offsets(tree: Tree) -> npt.NDArray[np.int64]:
