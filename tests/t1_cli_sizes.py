@@ -74,6 +74,13 @@ def test_an_invalid_size_names_its_option(text: str, words: str) -> None:
         parse_size(text, 1000, "--memory")
 
 
+@pytest.mark.parametrize("text", ["10%", "lots"])
+def test_a_share_of_nothing_is_no_size(text: str) -> None:
+    words = f"--shard-size {text}: not a size; write it like 4GiB, 512MiB, 2G or plain bytes"
+    with pytest.raises(UsageError, match=f"^{re.escape(words)}$"):
+        parse_size(text, None, "--shard-size")
+
+
 @pytest.mark.parametrize(
     ("count", "shown"), [(0, "0 classes"), (1, "1 class"), (2, "2 classes"), (12_000, "12,000 classes")]
 )

@@ -48,7 +48,7 @@ def run(options: PackOptions) -> int:
     check_source(source)
     address = _address(options.dst)
     dst = _destination(options.dst, source.path) if address is None else address
-    shard_bytes = parse_size(options.shard_size, 0, "--shard-size")
+    shard_bytes = parse_size(options.shard_size, None, "--shard-size")
     root_fd = open_root(source)
     if is_packed(root_fd):
         raise SourceUnusableError(f"{source.asked}: is a packed dataset already")

@@ -141,7 +141,7 @@ def bandwidth(text: str) -> float:
     from redoxfs.launch.sizes import parse_size
 
     try:
-        return float(parse_size(text, 0))
+        return float(parse_size(text, None))
     except UsageError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes a second; write it like 200MB") from None
 
@@ -154,7 +154,7 @@ def storage_speed(text: str) -> tuple[float, int]:
         # No storage takes a quarter of an hour for a read.
         if not comma or not (0.001 <= float(reads) <= 1e9):
             raise ValueError
-        return float(reads), parse_size(size, 0)
+        return float(reads), parse_size(size, None)
     except (ValueError, UsageError):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a number of reads and of bytes a second; write it like 500,200MB"

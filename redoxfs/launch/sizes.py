@@ -17,19 +17,23 @@ _TIMES = ((1e-6, "us", 999.5), (1e-3, "ms", 999.5), (1.0, "s", 99.5), (60.0, "mi
 _SIZE = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*(?:(%)|([kmgtp]?)(i?)(b?))\s*", re.ASCII | re.IGNORECASE)
 
 
-def parse_size(text: str, available_bytes: int, option: str = "") -> int:
+def parse_size(text: str, available_bytes: int | None, option: str = "") -> int:
     """The bytes of "4GiB", "2G", "1.5 GB", "10%" (of `available_bytes`) or "1048576". At least 1, at most 2^63 - 1.
+
+    With None available, there is nothing to be a share of.
 
     One letter and the IEC names are powers of 1024; KB, MB, GB, TB and PB powers of 1000. Raises UsageError, whose text
     names the ``option``.
     """
     shown = f"{option} {shlex.quote(text)}" if option else repr(text)
     match = _SIZE.fullmatch(text)
-    if match is None or (match[4] and not (match[3] and match[5])):
-        raise UsageError(f"{shown}: not a size; write it like 4GiB, 512MiB, 2G, 10% or plain bytes")
+    if match is None or (match[4] and not (match[3] and match[5])) or (match[2] and available_bytes is None):
+        share = "" if available_bytes is None else ", 10%"
+        raise UsageError(f"{shown}: not a size; write it like 4GiB, 512MiB, 2G{share} or plain bytes")
     number, percent, letter, binary, byte = match.groups()
     value = Decimal(number)
     if percent:
+        assert available_bytes is not None
         if value > 100:
             raise UsageError(f"{shown}: more than all there is; write 100% or less")
         size = value * available_bytes / 100
