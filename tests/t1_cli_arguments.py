@@ -270,7 +270,7 @@ OPTIONS = st.builds(
         st.none() | TEXTS,
         st.lists(TEXTS).map(tuple),
         st.none() | TEXTS,
-        st.none() | st.integers(1, 1 << 16),
+        st.none() | st.integers(1, (1 << 16) - 1),
         st.integers(0, (1 << 63) - 1),
         st.booleans(),
     ),
