@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import stat
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,6 +86,22 @@ def store_of(dst: Path, speed: StorageSpeed = SPEED) -> Iterator[tuple[Index, Pa
         yield index, store
     finally:
         store.close()
+
+
+def python_calls(work: Callable[[], object]) -> int:
+    """How many functions are called by ``work``: its cost, on any machine."""
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
 
 
 def end_this_process(*_: object) -> None:

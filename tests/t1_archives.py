@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from packs import SPEED, opened
+from packs import SPEED, opened, python_calls
 from tars import LONG_AGO_S, files_of, indexed, member, paths_of, tar_of, two_archives, write_tar
 
 from redoxfs.chunks import Cells, FileBytes
@@ -214,6 +214,14 @@ def test_archives_in_an_archive_are_its_folders(tmp_path: Path) -> None:
 def test_archives_form_sets_by_their_names(names: list[str], places: list[tuple[str, list[str], bool]]) -> None:
     found = [(each.place, [names[at] for at in each.archives], each.is_sharded) for each in sets_of(names)]
     assert found == places
+
+
+@pytest.mark.parametrize("name", ["n{:08}.tar", "n{:08}/x.tar"], ids=["sets of a folder", "folders"])
+def test_the_sets_of_many_archives_cost_so_much_for_each(name: str) -> None:
+    """Not for each pair: ImageNet-21k has 21,841 archives whose numbers are no counter."""
+    names = [name.format(number * 1000) for number in range(2000)]
+    assert python_calls(lambda: sets_of(names)) < 100 * len(names)
+    assert len({each.place for each in sets_of(names)}) == len(names)
 
 
 def test_shards_are_one_tree_unless_a_path_or_a_key_is_in_two_of_them(tmp_path: Path) -> None:

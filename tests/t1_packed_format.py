@@ -6,9 +6,7 @@ import json
 import os
 import stat
 import subprocess
-import sys
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from packs import (
     manifest_of,
     opened,
     pack_here,
+    python_calls,
     reseal,
     seal_made_up,
     shards_of,
@@ -452,21 +451,6 @@ def many() -> Catalog:
         size=[4096, 4096, *(n % 7 for n in range(count))],
     )
     return made_up_catalog(tree, [0] * count, [[entry] for entry in range(2, count + 2)])
-
-
-def python_calls(work: Callable[[], object]) -> int:
-    calls = 0
-
-    def count(_frame: object, event: str, _argument: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return calls
 
 
 @pytest.mark.slow

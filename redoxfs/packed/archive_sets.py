@@ -8,6 +8,7 @@ they are names, such as WordNet's of ImageNet's classes.
 
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,16 +44,18 @@ def sets_of(paths: Sequence[str]) -> list[ArchiveSet]:
     for (folder, *_), archives in sorted(alike.items()):
         for before, some, is_sharded in _divided(paths, archives):
             found.append((folder, before, some, is_sharded))
-    folders = {folder for folder, *_ in found}
-    above = {parent for folder in folders for parent in _with_parents(folder)}
+    sets_in = Counter(folder for folder, *_ in found)
+    lineages = [_with_parents(folder) for folder in sets_in]
+    above = {parent for lineage in lineages for parent in lineage}
+    # A folder with archives below it too.
+    upper = {"", *(parent for lineage in lineages for parent in lineage[:-1])} if len(sets_in) > 1 else set()
     taken: set[str] = set()
     sets = []
     for folder, label, some, is_sharded in found:
         place = folder
-        is_above = any(other != folder and (not folder or other.startswith(f"{folder}/")) for other in folders)
-        if is_above or sum(each[0] == folder for each in found) > 1:
+        if folder in upper or sets_in[folder] > 1:
             place = os.path.join(folder, label)
-            if place in taken | above:
+            if place in taken or place in above:
                 place = os.path.join(folder, os.path.basename(paths[some[0]]))
         taken.add(place)
         sets.append(ArchiveSet(place, tuple(some), is_sharded))
