@@ -30,7 +30,8 @@ from packs import (
     shards_of,
 )
 
-from redoxfs.chunks import Cells, build_cells
+from redoxfs.chunks import UNKNOWN_SPEED, Cells, build_cells, measure_storage, measurement
+from redoxfs.chunks.measurement import MOST_FILES
 from redoxfs.cli import main
 from redoxfs.cli.values import storage_speed
 from redoxfs.dataset import Catalog
@@ -440,6 +441,27 @@ def test_the_largest_chunks_are_split_for_the_pool(grouped: Path, tmp_path: Path
 
 
 # Many files
+
+
+def test_the_speed_of_a_storage_is_measured_with_few_files_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are largest, since short ones give no long reads."""
+    monkeypatch.setattr(measurement, "LASTS_S", 0.001)
+    files = [tmp_path / str(number) for number in range(MOST_FILES + 50)]
+    for number, path in enumerate(files):
+        path.touch()
+        os.truncate(path, 1 << 20 if number < 50 else 2 << 20)
+    opened_files: list[object] = []
+    known = os.open
+
+    def noted(path: Path, flags: int) -> int:
+        opened_files.append(path)
+        return known(path, flags)
+
+    monkeypatch.setattr(os, "open", noted)
+    assert measure_storage(files) != UNKNOWN_SPEED
+    assert sorted(map(str, opened_files)) == sorted(map(str, files[50:]))
 
 
 @pytest.fixture(scope="module")

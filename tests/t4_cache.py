@@ -186,6 +186,28 @@ def test_without_classes_there_is_nothing_to_keep(machine: Machine, data: Path, 
     assert (done.returncode, "samples of classes" in done.stderr) == (3, True)
 
 
+def test_shards_are_opened_as_far_as_the_hard_limit_permits(
+    machine: Machine, data: Path, tmp_path: Path, where: Path
+) -> None:
+    """The soft one is 1,024 nearly everywhere, and each shard takes a descriptor."""
+    pack_here(data, tmp_path / "packed", Options(shard_bytes=1, chunk_size=2))
+    shards = len([*(tmp_path / "packed").glob("*.tar")])
+    assert shards > 100
+    machine.before = ("prlimit", "--nofile=100:4096")
+    for command in (["warmup", "--cache", where], ["mount", *MEMORY]):
+        machine.ok(*command, tmp_path / "packed", *[machine.mnt][: command[0] == "mount"])
+    read_all(machine.mnt)
+    machine.ok("umount", machine.mnt)
+    machine.before = ("prlimit", "--nofile=100:100")
+    for command in (["warmup", "--cache", where], ["mount", *MEMORY]):
+        done = machine.run(*command, tmp_path / "packed", *[machine.mnt][: command[0] == "mount"])
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (
+            3,
+            f"redoxfs: {tmp_path}/packed: has {shards} shards, each of which takes an open file, "
+            "and the limit of open files is 100 (ulimit -Hn)",
+        )
+
+
 @pytest.mark.parametrize("options", ["size=1m,nr_inodes=1", "ro"], ids=["full", "read-only"])
 def test_a_mount_goes_on_without_a_disk_that_takes_nothing(
     machine: Machine, data: Path, tmp_path: Path, options: str

@@ -11,6 +11,7 @@ from redoxfs.cli.progress import showing
 from redoxfs.launch.archives import with_archives
 from redoxfs.launch.cache import check_cache, open_cache, resolved_cache
 from redoxfs.launch.errors import DestinationError, SourceUnusableError
+from redoxfs.launch.open_files import allow_open_files, opened_store
 from redoxfs.launch.options import MemoryOptions
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.say import say
@@ -32,6 +33,7 @@ _PIECE_BYTES = 16 << 20
 
 def run(options: WarmupOptions) -> int:
     """Fill the cache. Raises CommandError."""
+    allow_open_files()
     cache = resolved_cache(options.cache)
     source = path_status(options.source, options.timeout_s)
     source = with_archives(source, options.timeout_s, options.dataset)
@@ -54,7 +56,7 @@ def run(options: WarmupOptions) -> int:
     if not len(dataset.catalog.class_of):
         raise SourceUnusableError(f"{source.name}: a cache keeps samples of classes, and there is none; see --classes")
     store = open_cache(
-        dataset.store(Reading(_MEMORY_BYTES, options.timeout_s, guards=False)),
+        opened_store(dataset, Reading(_MEMORY_BYTES, options.timeout_s, guards=False), source.name),
         dataset,
         cache,
         source=source.name,

@@ -10,7 +10,6 @@ import errno
 import gc
 import logging
 import os
-import resource
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +29,7 @@ from redoxfs.launch.errors import CommandError, MountpointError, SourceUnusableE
 from redoxfs.launch.fuse_access import check_fuse
 from redoxfs.launch.fuse_options import FuseOptions, parse_fuse_options
 from redoxfs.launch.keeper import Keeper, NewKeeper, has_keeper, import_path_below, new_keeper
+from redoxfs.launch.open_files import allow_open_files, opened_store
 from redoxfs.launch.options import ClusterOptions, MountOptions
 from redoxfs.launch.path_status import PathStatus, address_status, path_status, path_status_cleared
 from redoxfs.launch.recipe import Recipe, RecipeMemory
@@ -64,9 +64,6 @@ if TYPE_CHECKING:
     from redoxfs.node.state import StateFile
     from redoxfs.peers import Identity, Transport
 
-
-LEAST_OPEN_FILES = 64
-"""Twice what a mount without an open file takes."""
 
 MOST_TIMES = 1 << 10
 """No --memory is advised that is so many times what a node needs beside samples from other nodes."""
@@ -122,7 +119,7 @@ class LiveMountError(MountpointError):
 
 def prepare(options: MountOptions) -> Prepared:
     """Check, scan and decide. Progress and decisions go to stderr. Raises CommandError, and errors of the dataset."""
-    _allow_open_files()
+    allow_open_files()
     fuse = parse_fuse_options(options.fuse_options)
     _check_nodes(options)
     options = resolved(options)
@@ -148,7 +145,7 @@ def prepare_received(options: MountOptions, receive: "Callable[[], Channel]") ->
     The mountpoint may not be visible here. The MOUNTPOINT of ``options`` is the socket that the mount comes from, and
     stands for it in the names of the log, the state file and the control socket.
     """
-    _allow_open_files()
+    allow_open_files()
     fuse = parse_fuse_options(options.fuse_options)
     _check_nodes(options)
     assert options.mountpoint is not None
@@ -256,7 +253,7 @@ def _say_closed_by_a_list(source: PathStatus, dataset: Dataset) -> None:
 
 def succeeding(recipe: Recipe, dataset: Dataset, state_fd: int, receive: "Callable[[], Channel]") -> Prepared:
     """What a former daemon of the mount had prepared. It has chosen already; nothing is checked or scanned again."""
-    _allow_open_files()
+    allow_open_files()
     _import_all()
     options = recipe.options
     members = recipe.members
@@ -593,12 +590,9 @@ def work_of(
     if prepared.keeper is not None:
         keeper = prepared.keeper.of_daemon
         prepared.keeper.recipe.finish(_recipe(prepared, socket, fuse_threads, request), __version__)
-    try:
-        guards = prepared.is_received or "allow_other" in prepared.fuse.options
-        store = prepared.dataset.store(Reading(prepared.memory_bytes, prepared.options.timeout_s, guards))
-    except OSError as failure:
-        name = os.path.basename(os.fsdecode(failure.filename or b""))
-        raise SourceUnusableError(f"{prepared.source.name}/{name}: {failure.strerror}") from None
+    guards = prepared.is_received or "allow_other" in prepared.fuse.options
+    reading = Reading(prepared.memory_bytes, prepared.options.timeout_s, guards)
+    store = opened_store(prepared.dataset, reading, prepared.source.name)
     # Another daemon has its control socket from the former one.
     cached = with_cache if is_first else with_cache_again
     store = cached(
@@ -686,14 +680,3 @@ def _recipe(prepared: Prepared, socket: Path, fuse_threads: int, request: Sequen
 def default_fuse_threads(cores: int) -> int:
     """Below four cores, one thread that receives requests and decides beats two; each takes a core while it looks."""
     return 0 if cores < 4 else min(4, cores // 4)
-
-
-def _allow_open_files() -> None:
-    """Raise the limit to its maximum: each shard, and each open file that is served exactly, takes a descriptor.
-
-    Raises UsageError if the maximum is too low for any mount.
-    """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= most < LEAST_OPEN_FILES:
-        raise UsageError(f"the limit of open files is {most}, and redoxfs needs {LEAST_OPEN_FILES} (ulimit -Hn)")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

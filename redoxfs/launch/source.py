@@ -410,7 +410,8 @@ def _storage_of(opening: Opening, index: "Index", objects: "Objects | None") -> 
             paths = [Path(f"/proc/self/fd/{opening.root_fd}/{name}") for name in index.positions.shard_names]
             storage = measure_storage([path for path in paths if path.exists()])
     except OSError as failure:
-        raise SourceUnusableError(f"a shard could not be read: {failure.strerror}") from None
+        name = os.path.basename(os.fsdecode(failure.filename or b""))
+        raise SourceUnusableError(f"{opening.source.name}/{name}: {failure.strerror}") from None
     speeds = f"{1 / storage.seek_s:,.0f} reads/s, {format_bytes(int(storage.bytes_per_s))}/s"
     if storage is UNKNOWN_SPEED:
         say(f"storage: {speeds} assumed, as the dataset is too small to measure it (--storage-speed)")
