@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 from t1_auto_verdicts import (
@@ -27,6 +28,8 @@ from t1_auto_verdicts import (
     numbers,
     random_uuid,
 )
+
+from redoxfs.dataset import randomness
 
 Build = Callable[[Path], None]
 
@@ -312,6 +315,28 @@ def test_these_other_files_are_no_doubt(tmp_path: Path, build: Build, directorie
 @pytest.mark.parametrize(("build", "words", "offered"), REFUSED, ids=[row[0].__name__ for row in REFUSED])
 def test_nothing_is_redirected_of(tmp_path: Path, build: Build, words: str, offered: set[str]) -> None:
     check_refused(made(tmp_path, build), words, offered)
+
+
+def test_an_identity_that_many_directories_have_is_judged_by_some_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All pairs of 20,000 directories that number their files from 0 would not fit into memory."""
+    pairs: list[int] = []
+
+    def counting(*given: Any) -> Any:
+        found = known(*given)
+        pairs.append(int(found[2].sum()))
+        return found
+
+    known = randomness._pairs
+    monkeypatch.setattr(randomness, "_pairs", counting)
+    monkeypatch.setattr(randomness, "GROUPS_OF_KEY_MAX", 10, raising=False)
+    words = [text(random.Random(number), string.ascii_lowercase, 9) for number in range(60)]
+    for split in ("train", "test"):
+        make(tmp_path, *(f"{split}/{word}/{at}.jpg" for word in words for at in range(3)))
+    # Of the pairs that there are, enough say the same.
+    check_refused(tmp_path, "two directories share numbers", {DIR})
+    assert 0 < max(pairs) < 3 * 15**2
 
 
 def text(chance: random.Random, letters: str, count: int) -> str:

@@ -23,6 +23,8 @@ DENSE = 0.9
 SHARED_SHARE = 0.01
 # Pairs of equal identities that are counted one by one. Of more, a sample by hash is counted.
 PAIRS_MAX = 4_000_000
+# Of one identity: half its square are pairs. Of more classes that have it, a sample by hash is judged.
+GROUPS_OF_KEY_MAX = 2000
 # Fewer equal numbers are chance, whatever their share.
 TWINS_MIN = 3
 # Ids may be denser in some parts of their range than in others.
@@ -185,14 +187,31 @@ def _pairs(
     return one[first], other[first], times
 
 
+def _of_few_groups(key: NDArray[np.uint64], group: NDArray[np.int64]) -> NDArray[np.intp]:
+    """All rows, or those of a sample of the groups, if so many groups have a key that their pairs fill the memory.
+
+    A sample of groups has all equal keys of the groups that are in it, so that two of them are judged as before.
+    """
+    order = np.lexsort((group, key))
+    key_of, group_of = key[order], group[order]
+    is_other = np.ones(len(order), bool)
+    is_other[1:] = (np.diff(key_of) != 0) | (np.diff(group_of) != 0)
+    _, times = np.unique(key_of[is_other], return_counts=True)
+    rate = -(-int(times.max(initial=0)) // GROUPS_OF_KEY_MAX)
+    if rate <= 1:
+        return np.arange(len(key))
+    scattered = group.astype(np.uint64) * SCATTER >> np.uint64(40)
+    return np.flatnonzero(scattered % np.uint64(rate) == 0)
+
+
 def _shared_keys(ids: Identities) -> tuple[int, int] | None:
     """Two rows of classes that share more identities than chance explains."""
     key, group, value = ids.key, ids.group, ids.value
-    rows = np.arange(len(key))
-    _, times = np.unique(key, return_counts=True)
+    rows = _of_few_groups(key, group)
+    _, times = np.unique(key[rows], return_counts=True)
     rate = max(1, int((times.astype(float) ** 2).sum() / 2 // PAIRS_MAX))
     if rate > 1:
-        rows = rows[(key * SCATTER >> np.uint64(40)) % np.uint64(rate) == 0]
+        rows = rows[(key[rows] * SCATTER >> np.uint64(40)) % np.uint64(rate) == 0]
     groups = int(group.max()) + 1
     size = np.bincount(group[rows], minlength=groups).astype(float)
     one, other, shared = _pairs(key[rows], group[rows])
@@ -252,6 +271,7 @@ def _shared_series(ids: Identities) -> tuple[int, int] | None:
         key = np.where(here, (key + gap[at].astype(np.uint64)) * SCATTER, key)
         even &= ~here | (gap[at] == gap)
     taken = np.flatnonzero(whole & ~even)
+    taken = taken[_of_few_groups(key[taken], group[taken])]
     one, other, shared = _pairs(key[taken], group[taken])
     one, other = taken[one], taken[other]
     windows = np.bincount(group[taken])
