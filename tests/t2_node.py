@@ -25,7 +25,10 @@ from stores import HeldStore, NoKernel, all_arrived, running_node
 from redoxfs.chunks import Read, SourceFile, Stamp, build_cells
 from redoxfs.chunks.store import Payload
 from redoxfs.dataset import Catalog, build_catalog, read_tree
-from redoxfs.launch.control import send_control
+from redoxfs.launch import control as control_client
+from redoxfs.launch.control import ask_daemon, send_control
+from redoxfs.launch.errors import DaemonError
+from redoxfs.launch.path_status import path_status
 from redoxfs.linux.pids import TICKS_PER_S
 from redoxfs.node import Node, OpenFile, plan_slot, serve_control
 from redoxfs.node.callers import Callers
@@ -821,6 +824,45 @@ def test_the_control_socket_times_out_only_slow_clients(
     answer = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.01))
     assert json.loads(answer) == {"error": line}
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("verb", "has_read", "is_asked_again"),
+    [("epoch", False, True), ("state-save", False, True), ("state-save", True, True), ("epoch", True, False)],
+)
+def test_a_request_at_which_a_daemon_ended_goes_to_the_next_unless_it_may_have_been_carried_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, *, has_read: bool, is_asked_again: bool
+) -> None:
+    path = tmp_path / "control"
+    monkeypatch.setattr(control_client, "control_path_of_daemon", lambda _mountpoint: path)
+    monkeypatch.setattr(control_client, "_is_started_again", lambda _mount: True)
+    listening = [socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)]
+
+    def serve() -> None:
+        dying, next_one = listening
+        with dying, dying.accept()[0] as client:
+            # Leaves some of the request unread, or nothing.
+            client.recv(1 << 16 if has_read else 1)
+            path.unlink()
+            next_one.bind(os.fspath(path))
+            next_one.listen()
+        if is_asked_again:
+            with next_one, next_one.accept()[0] as client:
+                client.recv(1 << 16)
+                client.sendall(b'{"by": "the next"}\n')
+
+    listening[0].bind(os.fspath(path))
+    listening[0].listen()
+    server = threading.Thread(target=serve, daemon=True)
+    server.start()
+    mount = path_status(str(tmp_path), PATIENCE_S)
+    if is_asked_again:
+        assert ask_daemon(mount, verb, b"data", PATIENCE_S) == {"by": "the next"}
+    else:
+        with pytest.raises(DaemonError, match="it ended without an answer"):
+            ask_daemon(mount, verb, b"data", PATIENCE_S)
+    server.join()
+    listening[1].close()
 
 
 @pytest.mark.parametrize(("verb", "data"), [("nodes", b""), ("nodes", b'["a:1"]'), ("trace", b"x" * (1 << 22))])

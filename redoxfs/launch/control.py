@@ -30,6 +30,9 @@ _LOOK_EVERY_S = 0.05
 # For a daemon to make its socket anew, which it looks at every second.
 _ANEW_S = 5.0
 
+_REPEATED = frozenset({"epoch-tree", "samples", "state-save", "state-save-less", "stats", "turns-since"})
+"""Verbs that another daemon may be asked again, as they change nothing, or write the same file."""
+
 
 def live_mount(asked: str, timeout_s: float) -> PathStatus:
     """The mount at ``asked``. Raises MountpointError unless a daemon serves it."""
@@ -54,10 +57,13 @@ def ask_daemon(mount: PathStatus, verb: str, data: bytes, timeout_s: float) -> d
         try:
             path = control_path_of_daemon(mount.path)
             return send_control(path, verb, data, timeout_s=timeout_s, device=device_of(mount))
-        except (FileNotFoundError, ConnectionRefusedError) as nobody:
-            # Nobody listens: nothing was asked yet. A keeper starts another daemon; a daemon makes its socket anew.
+        except (FileNotFoundError, ConnectionError) as nobody:
+            # Nobody listens, or the daemon ended before it had read the request: nothing was asked yet. A keeper starts
+            # another daemon; a daemon makes its socket anew.
             is_removed = isinstance(nobody, FileNotFoundError)
             again_s = _START_TIMEOUT_S if _is_started_again(mount) else _ANEW_S if is_removed and _is_own(mount) else 0
+            if isinstance(nobody, ConnectionAbortedError) and verb not in _REPEATED:
+                raise DaemonError(f"{mount.path}: the daemon does not answer: {nobody.strerror}") from None
             if time.monotonic() < began_s + again_s:
                 time.sleep(_LOOK_EVERY_S)
                 continue
@@ -130,7 +136,8 @@ def answer_of(client: socket.socket, timeout_s: float) -> dict[str, Any]:
     with client.makefile("rb") as reader:
         line = reader.readline(ANSWER_LIMIT_BYTES)
     if not line:
-        raise ConnectionResetError(errno.ECONNRESET, "it ended without an answer")
+        # The kernel raises ConnectionResetError where the daemon had not read all of the request.
+        raise ConnectionAbortedError(errno.ECONNABORTED, "it ended without an answer")
     try:
         answer = json.loads(line)
     except (ValueError, RecursionError):
