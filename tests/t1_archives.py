@@ -20,6 +20,7 @@ from tars import LONG_AGO_S, files_of, indexed, member, paths_of, tar_of, two_ar
 
 from redoxfs.chunks import Cells, FileBytes
 from redoxfs.chunks.store import Access, NarrowedError
+from redoxfs.cli import main
 from redoxfs.dataset import Catalog, ClassesError, build_catalog
 from redoxfs.dataset.groups import TOGETHER
 from redoxfs.launch.archives import check_hidden, expanded, with_archives
@@ -697,6 +698,23 @@ def test_chunks_of_an_archive_that_is_sorted_by_class_are_smaller(tmp_path: Path
 
 
 # What SOURCE names
+
+
+@pytest.mark.parametrize("look", ["scandir", "listdir"])
+def test_storage_that_fails_while_its_kind_is_found_is_an_error_and_never_other_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], look: str
+) -> None:
+    """`scandir` finds the archives, `listdir` a packed dataset. The scan, which is native, would find plain files."""
+    tar_of(tmp_path / "s-0.tar", {"a/x.jpg": b"x"})
+
+    def fail(_at: object = None) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, look, fail)
+    command = ["inspect", str(tmp_path), *(["--archives", "none"] if look == "listdir" else [])]
+    assert main(command) == 3
+    said = capfd.readouterr().err.splitlines()
+    assert said[-1] == f"redoxfs: {tmp_path}: {os.strerror(errno.ESTALE)}"
 
 
 def test_braces_stand_for_names() -> None:

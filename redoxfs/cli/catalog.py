@@ -15,7 +15,7 @@ from redoxfs.launch.errors import DestinationError, SourceUnusableError
 from redoxfs.launch.path_status import EXACT_FOLDER, path_status
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted, format_bytes
-from redoxfs.launch.source import catalog_of, check_source, open_root, say_verdict
+from redoxfs.launch.source import catalog_of, check_source, holds_packed, open_root, say_verdict
 
 
 def run(options: CatalogExportOptions | CatalogShowOptions) -> int:
@@ -24,8 +24,6 @@ def run(options: CatalogExportOptions | CatalogShowOptions) -> int:
 
 
 def _export(options: CatalogExportOptions) -> int:
-    from redoxfs.packed import is_packed
-
     source = path_status(options.source, options.timeout_s)
     if source.address is not None:
         raise SourceUnusableError(f"{source.asked}: is no directory of files, and a packed dataset needs no catalog")
@@ -37,7 +35,7 @@ def _export(options: CatalogExportOptions) -> int:
     check_source(source)
     path = _destination(options.file, source.path)
     root_fd = open_root(source)
-    if is_packed(root_fd):
+    if holds_packed(source, root_fd):
         raise SourceUnusableError(f"{source.asked}: is a packed dataset, whose index is its catalog")
     catalog = catalog_of(source, root_fd, options.dataset, timeout_s=options.timeout_s)
     say_verdict(catalog.verdict)

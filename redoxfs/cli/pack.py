@@ -23,6 +23,7 @@ from redoxfs.launch.source import (
     cells_of,
     check_redirects,
     check_source,
+    holds_packed,
     open_root,
     say_verdict,
 )
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 def run(options: PackOptions) -> int:
     """Pack, or resume an interrupted pack."""
-    from redoxfs.packed import is_packed
-
     begin = time.monotonic()
     source = path_status(options.source, options.timeout_s)
     if source.address is not None:
@@ -50,7 +49,7 @@ def run(options: PackOptions) -> int:
     dst = _destination(options.dst, source.path) if address is None else address
     shard_bytes = parse_size(options.shard_size, None, "--shard-size")
     root_fd = open_root(source)
-    if is_packed(root_fd):
+    if holds_packed(source, root_fd):
         raise SourceUnusableError(f"{source.asked}: is a packed dataset already")
     asked = options.dataset
     catalog = catalog_of(source, root_fd, asked, timeout_s=options.timeout_s)

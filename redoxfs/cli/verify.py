@@ -16,7 +16,7 @@ from redoxfs.launch.objects import verify_objects
 from redoxfs.launch.path_status import PathStatus, path_status
 from redoxfs.launch.say import plain, read_or_not, say
 from redoxfs.launch.sizes import counted, format_bytes, format_seconds
-from redoxfs.launch.source import check_source, open_root
+from redoxfs.launch.source import check_source, holds_packed, open_root
 
 if TYPE_CHECKING:
     from redoxfs.packed.verifying import Verified
@@ -61,11 +61,11 @@ def run(options: VerifyOptions) -> int:
 
 
 def _of_folder(source: PathStatus, jobs: int, on_progress: "Callable[[Done, int], None]") -> "Verified":
-    from redoxfs.packed import is_packed, verify
+    from redoxfs.packed import verify
 
     root_fd = open_root(source)
     try:
-        if not is_packed(root_fd):
+        if not holds_packed(source, root_fd):
             raise SourceUnusableError(f"{source.asked}: is not a packed dataset; redoxfs pack makes one")
     finally:
         os.close(root_fd)

@@ -65,9 +65,14 @@ def with_archives(source: PathStatus, timeout_s: float, asked: DatasetOptions | 
         return source
     try:
         found = json.loads(run_in_child(lambda: json.dumps(_found(source)).encode("ascii"), timeout_s))
-    except OSError:
-        # Whoever uses SOURCE says what is wrong with it.
-        return source
+    except OSError as failure:
+        from redoxfs.packed.index import LASTING_ERRORS
+
+        if asked is None or failure.errno in LASTING_ERRORS:
+            # Whoever uses SOURCE says what is wrong with it.
+            return source
+        # Storage may answer the next look: the archives would then be served as files.
+        raise SourceUnusableError(f"{source.asked}: {failure.strerror or 'it does not answer'}") from None
     if "refused" in found:
         raise SourceUnusableError(found["refused"])
     if not found["paths"]:

@@ -222,10 +222,18 @@ def cells_of(catalog: "Catalog", chunk_size: int, seed: int) -> "Cells":
     )
 
 
-def _is_packed(opening: Opening) -> bool:
+def holds_packed(source: PathStatus, root_fd: int) -> bool:
+    """Whether SOURCE is a packed dataset. Raises SourceUnusableError if storage fails."""
     from redoxfs.packed import is_packed
 
-    return is_packed(opening.root_fd)
+    try:
+        return is_packed(root_fd)
+    except OSError as failure:
+        raise SourceUnusableError(f"{source.asked}: {failure.strerror}") from None
+
+
+def _is_packed(opening: Opening) -> bool:
+    return holds_packed(opening.source, opening.root_fd)
 
 
 def _open_packed(opening: Opening) -> Dataset:

@@ -12,6 +12,7 @@ a one-line error here, not a wrong byte later. The bytes of files are checked wh
 Invariant: a folder with a manifest is complete. The manifest is written last, under another name, synced, and renamed.
 """
 
+import errno
 import json
 import math
 import os
@@ -106,18 +107,30 @@ class Index:
     versions: npt.NDArray[np.int64] | None = None
 
 
+LASTING_ERRORS = frozenset(
+    {errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.EPERM}
+)
+"""What a path is, or who may read it: the next look finds the same."""
+
+
 def is_packed(folder_fd: int) -> bool:
-    """Whether the directory holds a packed dataset: whole, damaged, or unfinished."""
+    """Whether the directory holds a packed dataset: whole, damaged, or unfinished.
+
+    Raises OSError if storage fails: at the next look it may answer, and a packed dataset would pass for plain files.
+    """
     try:
         fd = os.open(MANIFEST, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder_fd)
         with open(fd, "rb", buffering=0) as file:
             if FORMAT.encode() in file.read(1 << 12):
                 return True
-    except OSError:
-        pass
+    except OSError as error:
+        if error.errno not in LASTING_ERRORS:
+            raise
     try:
         names = set(os.listdir(folder_fd))
-    except OSError:
+    except OSError as error:
+        if error.errno not in LASTING_ERRORS:
+            raise
         return False
     has_shards = any(_SHARD_NAME.fullmatch(name) for name in names)
     # Classes, and what others make of shards, may be in a folder of this name too.
