@@ -176,22 +176,31 @@ static int read_link(int fd, redox_child *child) {
     return 0;
 }
 
-// Whether a failure to look at an entry means that it vanished. A server may know neither the entry nor the root any
-// more; a directory below the root may vanish as well.
-static bool has_vanished(const redox_directory *directory, int failure) {
-    redox_row own;
-    return failure == ENOENT ||
-           (failure == ESTALE && (directory->path_length || !look(directory->fd, "", AT_EMPTY_PATH, &own)));
+// Fills in an entry by the path of its directory. Returns 0 or an errno.
+static int look_anew(const redox_scan *scan, const redox_directory *directory, redox_child *child) {
+    int fd = open_directory(scan, directory->path, directory->path_length);
+    if (fd < 0) {
+        return errno;
+    }
+    int failure = look(fd, child->name, AT_SYMLINK_NOFOLLOW, &child->row);
+    close(fd);
+    return failure;
 }
 
 // Fills in an entry. Returns 0 or an errno.
-static int look_at_child(const redox_directory *directory, redox_child *child) {
-    int fd = directory->fd, failure = look(fd, child->name, AT_SYMLINK_NOFOLLOW, &child->row);
+static int look_at_child(const redox_scan *scan, const redox_directory *directory, redox_child *child) {
+    int failure = look(directory->fd, child->name, AT_SYMLINK_NOFOLLOW, &child->row);
+    if (failure == ESTALE) {
+        // A server does not know the entry any more, or its directory. Storage that fails says so, too: only the path
+        // shows what is there.
+        failure = look_anew(scan, directory, child);
+    }
     if (failure) {
         child->row.mode = 0;
-        return has_vanished(directory, failure) ? 0 : failure;
+        bool has_vanished = failure == ENOENT || (directory->path_length && (failure == ENOTDIR || failure == ELOOP));
+        return has_vanished ? 0 : failure;
     }
-    return S_ISLNK(child->row.mode) ? read_link(fd, child) : 0;
+    return S_ISLNK(child->row.mode) ? read_link(directory->fd, child) : 0;
 }
 
 // The threads. Functions that end in _locked are called with the lock held.
@@ -299,7 +308,7 @@ static void work_on_slice_locked(redox_scan *scan) {
     int failure = 0;
     redox_child *failed = NULL;
     for (size_t i = 0; i < slice.count && !failure; i++) {
-        failure = look_at_child(slice.directory, &slice.children[i]);
+        failure = look_at_child(scan, slice.directory, &slice.children[i]);
         failed = failure ? &slice.children[i] : NULL;
     }
     pthread_mutex_lock(&scan->lock);
@@ -399,8 +408,16 @@ static int begin(redox_scan *scan, redox_directory *directory, char *listing) {
 }
 
 // Whether a failure means that a directory vanished, or that something else took its place.
-static bool is_gone(const redox_directory *directory, int failure) {
-    return directory->path_length && (failure == ENOENT || failure == ENOTDIR || failure == ESTALE || failure == ELOOP);
+static bool is_gone(const redox_scan *scan, const redox_directory *directory, int failure) {
+    if (failure == ESTALE) {
+        // Storage that fails says so, too: only the path shows whether the directory is there.
+        int fd = open_directory(scan, directory->path, directory->path_length);
+        failure = fd < 0 ? errno : ESTALE;
+        if (fd >= 0) {
+            close(fd);
+        }
+    }
+    return directory->path_length && (failure == ENOENT || failure == ENOTDIR || failure == ELOOP);
 }
 
 static void work_on_directory_locked(redox_scan *scan, char *listing) {
@@ -408,12 +425,13 @@ static void work_on_directory_locked(redox_scan *scan, char *listing) {
     scan->listing++;
     pthread_mutex_unlock(&scan->lock);
     int state = begin(scan, directory, listing);
+    bool gone = state > 0 && is_gone(scan, directory, state);
     pthread_mutex_lock(&scan->lock);
     if (state < 0) {
         end_directory_locked(scan, directory, state);
-    } else if (state == REDOX_LISTED || is_gone(directory, state)) {
+    } else if (state == REDOX_LISTED || gone) {
         directory->is_listed = true;
-        directory->is_gone = state != REDOX_LISTED;
+        directory->is_gone = gone;
         end_if_complete_locked(scan, directory);
     } else if (state != ECANCELED) {
         fail_locked(scan, directory, state, NULL);

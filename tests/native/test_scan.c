@@ -1,7 +1,9 @@
-// Scans by many threads: the same result whatever their number, links that lead out, entries that vanish, and an end in
-// the middle.
+// Scans by many threads: the same result whatever their number, links that lead out, entries that vanish, an end in the
+// middle, and storage that says ESTALE.
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,23 +17,47 @@ enum { DIRECTORIES = 12, FILES = 300, THREADS = 8, LEVELS = 40 };
 
 static redox_scan scan;
 
-// An entry that a server no longer knows, as NFS says of one that another machine has removed. With `spreads`, neither
-// does the server know the directory from then on.
-static const char *stale;
-static bool spreads;
-static atomic_bool has_spread;
+// An entry at which a server says ESTALE: `times` times, and then that it is not there.
+static struct {
+    const char *name;
+    atomic_int times;
+} stale_entry;
 
 // In place of that of libc.
 int statx(int fd, const char *restrict path, int flags, unsigned mask, struct statx *restrict found) {
-    bool is_entry = stale && !strcmp(path, stale);
-    if (is_entry && spreads) {
-        has_spread = true;
-    }
-    if (is_entry || (has_spread && !*path)) {
-        errno = ESTALE;
+    if (stale_entry.name && !strcmp(path, stale_entry.name)) {
+        errno = atomic_fetch_sub(&stale_entry.times, 1) > 0 ? ESTALE : ENOENT;
         return -1;
     }
     return (int)syscall(SYS_statx, fd, path, flags, mask, found);
+}
+
+// The directory whose listing fails with ESTALE; and whether it is removed then. Set before the threads begin.
+static struct {
+    ino_t inode;
+    int root;
+    const char *removed;
+} stale;
+
+// In place of libc's, by which the scan lists.
+long syscall(long number, ...) {
+    va_list given;
+    va_start(given, number);
+    long args[6];
+    for (int i = 0; i < 6; i++) {
+        args[i] = va_arg(given, long);
+    }
+    va_end(given);
+    struct stat of;
+    if (number == SYS_getdents64 && stale.inode && !fstat((int)args[0], &of) && of.st_ino == stale.inode) {
+        if (stale.removed) {
+            CHECK(!unlinkat(stale.root, stale.removed, AT_REMOVEDIR));
+        }
+        errno = ESTALE;
+        return -1;
+    }
+    long (*real)(long, ...) = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+    return real(number, args[0], args[1], args[2], args[3], args[4], args[5]);
 }
 
 static void *work(void *number) {
@@ -146,25 +172,21 @@ static void check_known(int root) {
     }
 }
 
+// An entry that another machine has removed is left out. One that is there, as far as anybody knows, is an error.
 static void check_vanished(int root) {
-    for (int round = 0; round < 2; round++) {
-        redox_directory directories[] = {at_path("3"), at_path("")};
-        stale = round ? "out" : "013";
-        begin(root, directories, 2, true);
-        run_threads(THREADS, work);
-        CHECK(directories[0].state == REDOX_LISTED && directories[0].child_count == FILES - (size_t)!round);
-        CHECK(directories[1].state == REDOX_LISTED && directories[1].child_count == DIRECTORIES + (size_t)!round);
-        redox_scan_free(&scan);
+    for (int fails = 0; fails < 2; fails++) {
+        for (int of_root = 0; of_root < 2; of_root++) {
+            redox_directory one = at_path(of_root ? "" : "3");
+            stale_entry.name = of_root ? "out" : "013";
+            stale_entry.times = fails ? 2 : 1;
+            begin(root, &one, 1, true);
+            run_threads(THREADS, work);
+            CHECK(one.state == (fails ? ESTALE : REDOX_LISTED));
+            CHECK(fails || one.child_count == (size_t)(of_root ? DIRECTORIES : FILES - 1));
+            redox_scan_free(&scan);
+        }
     }
-    // A root that is gone has no entries that it could have lost.
-    spreads = true;
-    redox_directory top = at_path("");
-    begin(root, &top, 1, true);
-    run_threads(THREADS, work);
-    CHECK(top.state == ESTALE);
-    redox_scan_free(&scan);
-    spreads = has_spread = false;
-    stale = NULL;
+    stale_entry.name = NULL;
 }
 
 static void check_stop(int root) {
@@ -206,6 +228,25 @@ static void check_deep(int root) {
     }
 }
 
+// A directory that is still there is an error, and no directory that vanished.
+static void check_stale(int root) {
+    for (int is_removed = 0; is_removed < 2; is_removed++) {
+        int at = make_directory(root, "stale");
+        struct stat of;
+        CHECK(!fstat(at, &of) && !close(at));
+        stale.inode = of.st_ino;
+        stale.root = root;
+        stale.removed = is_removed ? "stale" : NULL;
+        redox_directory one = at_path("stale");
+        begin(root, &one, 1, true);
+        run_threads(THREADS, work);
+        CHECK(one.state == (is_removed ? REDOX_GONE : ESTALE));
+        redox_scan_free(&scan);
+        stale.inode = 0;
+        CHECK(is_removed || !unlinkat(root, "stale", AT_REMOVEDIR));
+    }
+}
+
 int main(void) {
     char folder[] = "scan-XXXXXX";
     CHECK(mkdtemp(folder));
@@ -219,6 +260,7 @@ int main(void) {
     check_known(root);
     check_vanished(root);
     check_deep(root);
+    check_stale(root);
     int descriptor = dup(root);
     CHECK(descriptor == root + 1);  // none was left open
     return 0;
