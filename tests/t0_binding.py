@@ -50,6 +50,19 @@ def test_a_reused_thread_number_is_a_new_thread() -> None:
     assert again.sample != first
 
 
+def test_holds_may_end_before_their_thread_does() -> None:
+    binding = job()
+    first = read(binding, 0, 100)
+    assert binding.end_holds(100, lambda path: path > 0) == ()
+    assert read(binding, 0, 100) == first
+    held = binding.open(1, IMAGE, 100)
+    assert held.turn is not None
+    assert binding.end_holds(100, lambda _: True) == ()
+    assert binding.answer(1) == held.sample, "it is open"
+    assert list(binding.holders) == []
+    assert binding.close(1).released == (1,)
+
+
 def test_one_unreadable_member_over_three_laps() -> None:
     binding, unreadable = job(columns=1, length=8), 5
     for lap in range(3):

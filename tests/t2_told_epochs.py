@@ -2,6 +2,9 @@
 
 import json
 import os
+import signal
+import subprocess
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +39,13 @@ def told(*, passes: bool = True) -> tuple[ToldEpochs, Any]:
         policy.keep_passes(classes, len(TREES))
     checkpoints: list[int] = []
     plan = SimpleNamespace(policy=policy, sharing=None)
-    node: Any = SimpleNamespace(plan=plan, ranks={}, checkpoint=lambda: checkpoints.append(len(node.ranks)))
+    node: Any = SimpleNamespace(
+        plan=plan,
+        ranks={},
+        checkpoint=lambda: checkpoints.append(len(node.ranks)),
+        end_holds=lambda of, tree: node.ended.append((of, tree, len(checkpoints))),
+        ended=[],
+    )
     node.checkpoints = checkpoints
     return ToldEpochs(node, TREES), node
 
@@ -79,6 +88,27 @@ def begun_by(words: str) -> list[int]:
     assert node.plan.policy.begun == [0] * epochs.told
     assert node.checkpoints == [1] * len(counts), "each has the rank that came"
     return counts
+
+
+def test_what_readers_of_the_epoch_hold_ends_before_the_checkpoint() -> None:
+    epochs, node = told()
+    trio.run(epochs.begin, b"")
+    before = CLIENT.set(os.getpid())
+    for rank in (0, 1):
+        trio.run(epochs.begin_of_rank, json.dumps(["val", None, 2, rank]).encode())
+    CLIENT.reset(before)
+    assert [(tree, checkpoints) for _, tree, checkpoints in node.ended] == [(None, 0), (1, 1), (1, 2)]
+    of_all, *of_ranks = (of for of, _, _ in node.ended)
+    assert of_all(1)
+    with subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdout is not None
+        reader = int(shell.stdout.readline())
+        for of_rank in of_ranks:
+            assert of_rank(threading.get_native_id())
+            assert of_rank(reader), "a child of a child"
+            assert not of_rank(os.getppid())
+            assert not of_rank(0)
+        os.kill(reader, signal.SIGKILL)
 
 
 def test_a_daemon_that_takes_over_between_two_ranks_begins_no_other_pass() -> None:

@@ -9,7 +9,9 @@ from images import image
 from machine import Machine
 
 import redoxfs
-from redoxfs.epochs import EpochError
+from redoxfs.epochs import EpochError, tell_epoch
+from redoxfs.launch.path_status import our_mount_of
+from redoxfs.linux.mount_table import read_mounts
 from redoxfs.sampler import Draws, mount_of_files
 
 
@@ -35,6 +37,25 @@ def test_a_mount_is_told_of_an_epoch_by_any_path_in_it(
     assert machine.stats()["epochs_told"] == 2
     with pytest.raises(EpochError, match="'test' is not a class tree of this mount; its class trees: train, val"):
         redoxfs.epoch(machine.mnt, "test")
+
+
+@pytest.mark.parametrize("by_rank", [False, True])
+def test_the_last_file_of_an_epoch_may_be_the_first_of_the_next(
+    machine: Machine, source: Path, monkeypatch: pytest.MonkeyPatch, by_rank: bool
+) -> None:
+    """For the same thread. Where nobody tells, that is a second look, and takes no turn."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(machine.environment["XDG_RUNTIME_DIR"]))
+    machine.ok("mount", source, machine.mnt, "--classes", "dir")
+    files = sorted((machine.mnt / "train").glob("*/*.jpg"))
+    mount = our_mount_of(machine.mnt, read_mounts())
+    assert mount is not None
+    for number in range(6):
+        if by_rank:
+            tell_epoch(mount, "train", number, 1, 0)
+        else:
+            redoxfs.epoch(machine.mnt, "train")
+        assert len({path.read_bytes() for path in files}) == len(files)
+        files.reverse()
 
 
 def test_a_plain_directory_is_told_nothing(source: Path) -> None:

@@ -44,6 +44,21 @@ def born_s(number: int, proc: Path = Path("/proc")) -> float:
     return int(fields[_STARTTIME]) / TICKS_PER_S
 
 
+def process_of(thread: int, proc: Path = Path("/proc")) -> int:
+    """The process of a thread. Raises OSError, or ValueError, where /proc does not say it."""
+    return _number_in_status(thread, b"\nTgid:", proc)
+
+
+def parent_of(number: int, proc: Path = Path("/proc")) -> int:
+    """The parent of a process, or of that of a thread; 0: another namespace has it. Raises OSError, or ValueError,
+    where /proc does not say it."""
+    return _number_in_status(number, b"\nPPid:", proc)
+
+
+def _number_in_status(number: int, name: bytes, proc: Path) -> int:
+    return int((proc / str(number) / "status").read_bytes().partition(name)[2].partition(b"\n")[0])
+
+
 def exists(number: int, signal: Callable[[int, int], None] = os.kill) -> bool:
     """Whether there is a process or a thread of this number. Not from /proc, which may hide other users' processes."""
     try:

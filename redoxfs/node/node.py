@@ -570,6 +570,15 @@ class Node:
         self._kernel.unhold(ALL_THREADS)
         self.checkpoint()
 
+    def end_holds(self, of: Callable[[int], bool], tree: int | None) -> None:
+        """The threads that ``of`` names begin an epoch of a tree, or of all: none looks a second time at what it opened
+        last in the one before. It has no entry in the journal."""
+        tree_of, class_of = self._catalog.tree_of_class, self._catalog.class_of
+        for thread in [*filter(of, self.binding.holders)]:
+            for path in self.binding.end_holds(thread, lambda path: tree in (None, tree_of[class_of[path]])):
+                self.memory.release(path)
+            self._kernel.unhold(thread)
+
     def void(self, unloaded: Sequence[int], revoked: Sequence[int]) -> None:
         """The policy has dropped ``unloaded`` without serving them, and ended the reservations of ``revoked``."""
         memory = self.memory

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from redoxfs.arrays import is_in
+from redoxfs.linux.pids import process_of
 
 TURNS = 1 << 16
 """Enough for the loaders of a machine: 16 ranks with 8 workers, two batches each of 256 files."""
@@ -186,9 +187,8 @@ class RecentTurns:
 
     def _look_up(self, thread: int) -> int:
         try:
-            status = (self._proc / str(thread) / "status").read_bytes()
-            return int(status.partition(b"\nTgid:")[2].split(None, 1)[0])
-        except (OSError, ValueError, IndexError):
+            return process_of(thread, self._proc)
+        except (OSError, ValueError):
             return thread
 
 

@@ -14,6 +14,10 @@ the epoch, and that one has ended. Rejected: the number of the epoch alone. Many
 resumes has the same one again. Who came is in the checkpoint, so that a daemon which takes over between two ranks
 begins no other pass.
 
+Whoever reads in an epoch that is told looks at no file of the epoch before a second time. So what threads hold of the
+tree ends: with `epoch` of all, as no other process reads meanwhile; with `epoch-of-rank` of those of the process that
+tells, and of its descendants.
+
 Several nodes count their epochs, and the ranks of a job agree which number one has at all nodes (`redoxfs.epochs`). The
 number says which epoch begins, and never whether one does.
 
@@ -27,12 +31,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from redoxfs.linux.pids import born_s, exists
+from redoxfs.linux.pids import born_s, exists, parent_of, process_of
 from redoxfs.node.control import CLIENT
 
 if TYPE_CHECKING:
     from redoxfs.node.node import Node
 
+
+MOST_GENERATIONS = 8
+"""From a process that reads to the one that tells. A fork server stands between them, and perhaps a wrapper."""
 
 MOST_NUMBER = 1 << 30
 """The highest that an epoch is told to have. Messages have 32 bits for it."""
@@ -53,6 +60,18 @@ class Processes:
             return born_s(process) if process else 0.0
         except (OSError, ValueError):
             return 0.0
+
+    def is_within(self, thread: int, process: int) -> bool:
+        """Whether a thread is of a process, or of one that descends from it. Not if that is not known."""
+        try:
+            number = process_of(thread)
+            for _ in range(MOST_GENERATIONS):
+                if number == process or number <= 1:
+                    break
+                number = parent_of(number)
+        except (OSError, ValueError):
+            return False
+        return number == process > 0
 
 
 class ToldEpochs:
@@ -76,7 +95,7 @@ class ToldEpochs:
 
     async def begin(self, data: bytes) -> Mapping[str, Any]:
         """Begin a pass. ``begun`` is False if the policy has none. Raises ValueError for a tree that is not there."""
-        return self._begin(self._tree_in(data))
+        return self._begin(self._tree_in(data), lambda _: True)
 
     async def begin_of_rank(self, data: bytes) -> Mapping[str, Any]:
         """Begin a pass, or join that of the other ranks. ``count``: its number here, if there is one. Raises
@@ -85,14 +104,19 @@ class ToldEpochs:
         tree = self._tree_in(os.fsencode(name))
         ranks, process = self._node.ranks, CLIENT.get()
         told = process, self._clock_s()
+
+        def is_of_rank(thread: int) -> bool:
+            return self._processes.is_within(thread, process)
+
         of_epoch, came = ranks.get(tree, (None, {}))
         if of_epoch == epoch and rank not in came and not self._is_of_later_job(process, came.values()):
             came[rank] = told
+            self._node.end_holds(is_of_rank, tree)
             self._node.checkpoint()
             return {"begun": True, "count": self._count(tree)}
         if self._node.plan.policy.has_passes:
             ranks[tree] = epoch, {rank: told}
-        return {**self._begin(tree, least), "count": self._count(tree)}
+        return {**self._begin(tree, is_of_rank, least), "count": self._count(tree)}
 
     def _is_of_later_job(self, process: int, came: Iterable[tuple[int, float]]) -> bool:
         """Whether a process began after one had told an epoch that has ended since."""
@@ -117,11 +141,13 @@ class ToldEpochs:
     def _count(self, tree: int | None) -> int | None:
         return None if tree is None else self._node.plan.policy.pass_number(tree)
 
-    def _begin(self, tree: int | None, number: int = 0) -> Mapping[str, Any]:
+    def _begin(self, tree: int | None, reads: Callable[[int], bool], number: int = 0) -> Mapping[str, Any]:
+        """``reads``: whether a thread begins to read the epoch now."""
         plan = self._node.plan
         if not plan.policy.begin_pass(tree, number):
             return {"begun": False}
         self.told += 1
+        self._node.end_holds(reads, tree)
         if plan.sharing is not None:
             # What it had taken from other nodes was for the epoch before.
             self._node.void_dropped()

@@ -32,7 +32,7 @@ take one reader's turn for another's second look.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, KeysView
+from collections.abc import Callable, Iterable, KeysView
 from enum import Enum, auto
 from itertools import islice
 
@@ -174,8 +174,9 @@ class Binding:
         self._reservations: OrderedDict[int, _Reservation] = OrderedDict()
         self._reserved_for: dict[int, int] = {}
         self._reserved_by: dict[int, set[int]] = {}
-        # The threads that have reservations.
+        # The threads that have reservations, and those that hold paths.
         self.reservers: KeysView[int] = self._reserved_by.keys()
+        self.holders: KeysView[int] = self._paths_of.keys()
         self._seen_by: dict[int, set[int]] = {}
         self._reservations_made = 0
         self._callers: OrderedDict[int, _Caller] = OrderedDict()
@@ -407,6 +408,14 @@ class Binding:
             else:
                 unloaded += self._undo_reservation(path)
         return ThreadEnded(self._end_holds(thread, None), tuple(unloaded))
+
+    def end_holds(self, thread: int, among: Callable[[int], bool]) -> tuple[int, ...]:
+        """What ``thread`` does from now on looks at none of the paths ``among`` a second time. Returns those that are
+        not wanted any more."""
+        paths = [path for path in self._paths_of.get(thread, NONE) if among(path)]
+        for path in paths:
+            self._unhold(thread, path)
+        return tuple(path for path in paths if not self._wanted(path))
 
     def holds(self, thread: int, path: int) -> bool:
         """Whether ``thread`` opened ``path``, or saw its size, under the present answer."""
