@@ -8,12 +8,14 @@ from __future__ import annotations
 import hashlib
 import random
 import string
+import tracemalloc
 import uuid
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from t1_auto_verdicts import (
     ANY,
@@ -30,6 +32,7 @@ from t1_auto_verdicts import (
 )
 
 from redoxfs.dataset import randomness
+from redoxfs.dataset.randomness import Identities, shared
 
 Build = Callable[[Path], None]
 
@@ -337,6 +340,23 @@ def test_an_identity_that_many_directories_have_is_judged_by_some_of_them(
     # Of the pairs that there are, enough say the same.
     check_refused(tmp_path, "two directories share numbers", {DIR})
     assert 0 < max(pairs) < 3 * 15**2
+
+
+def test_differences_that_repeat_within_many_directories_take_little_memory() -> None:
+    """As those of frames that are named by a time: of 30 a second each third has the same differences."""
+    groups, files = 40, 150
+    group = np.repeat(np.arange(groups), files)
+    value = np.tile(np.arange(files) * 100 // 3, groups) + group * 1_000_000
+    ids = Identities(np.arange(len(group)), group, value.astype(np.uint64), value)
+    tracemalloc.start()
+    try:
+        told = shared(ids)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert told is not None
+    assert "or their differences" in told.what
+    assert peak_bytes < 10_000_000, "pairs of directories, and not of files"
 
 
 def text(chance: random.Random, letters: str, count: int) -> str:

@@ -8,6 +8,7 @@ Bounds allow for chance: a dataset has thousands of classes, and none of them ma
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -166,38 +167,54 @@ def shared(ids: Identities) -> Told | None:
     return Told((one, other), what, "pair", Against.ANY)
 
 
+def _runs(
+    key: NDArray[np.uint64], group: NDArray[np.int64]
+) -> tuple[NDArray[np.intp], NDArray[np.uint64], NDArray[np.int64], NDArray[np.intp]]:
+    """For each key of a group: its first row, the key, the group, and how many rows of the group have it; by key."""
+    order = np.lexsort((group, key))
+    begins = np.ones(len(order), bool)
+    begins[1:] = (np.diff(key[order]) != 0) | (np.diff(group[order]) != 0)
+    begin = np.flatnonzero(begins)
+    first = order[begin]
+    return first, key[first], group[first], np.diff(begin, append=len(order))
+
+
 def _pairs(
     key: NDArray[np.uint64], group: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """For each two groups with equal keys: a row of either with the same key, and how many such pairs of rows."""
-    order = np.lexsort((group, key))
-    ones, others = [order[:0]], [order[:0]]
-    live = np.arange(len(order))
+    # Not by row: of frames at 30 a second, a third of the differences in a directory have the same key.
+    row, key, group, times = _runs(key, group)
+    ones, others = [row[:0]], [row[:0]]
+    live = np.arange(len(row))
     step = 0
     while len(live):
         step += 1
-        live = live[live + step < len(order)]
-        live = live[key[order[live]] == key[order[live + step]]]
-        differ = group[order[live]] != group[order[live + step]]
-        ones.append(order[live[differ]])
-        others.append(order[live[differ] + step])
+        live = live[live + step < len(row)]
+        live = live[key[live] == key[live + step]]
+        ones.append(live)
+        others.append(live + step)
     one, other = np.concatenate(ones), np.concatenate(others)
     both = group[one] * (int(group.max(initial=0)) + 1) + group[other]
-    _, first, times = np.unique(both, return_index=True, return_counts=True)
-    return one[first], other[first], times
+    _, first, pair = np.unique(both, return_index=True, return_inverse=True)
+    shared = np.bincount(pair, weights=times[one] * times[other]).astype(np.int64)
+    return row[one[first]], row[other[first]], shared
 
 
-def _of_few_groups(key: NDArray[np.uint64], group: NDArray[np.int64]) -> NDArray[np.intp]:
+def _of_few_groups(
+    key: NDArray[np.uint64], group: NDArray[np.int64], *, pairs_max: int | None = None
+) -> NDArray[np.intp]:
     """All rows, or those of a sample of the groups, if so many groups have a key that their pairs fill the memory.
 
     A sample of groups has all equal keys of the groups that are in it, so that two of them are judged as before.
+
+    Args:
+        pairs_max: of groups, for all keys together.
     """
-    order = np.lexsort((group, key))
-    key_of, group_of = key[order], group[order]
-    is_other = np.ones(len(order), bool)
-    is_other[1:] = (np.diff(key_of) != 0) | (np.diff(group_of) != 0)
-    _, times = np.unique(key_of[is_other], return_counts=True)
+    _, times = np.unique(_runs(key, group)[1], return_counts=True)
     rate = -(-int(times.max(initial=0)) // GROUPS_OF_KEY_MAX)
+    if pairs_max is not None:
+        rate = max(rate, math.ceil(math.sqrt((times.astype(float) ** 2).sum() / 2 / pairs_max)))
     if rate <= 1:
         return np.arange(len(key))
     scattered = group.astype(np.uint64) * SCATTER >> np.uint64(40)
@@ -271,7 +288,7 @@ def _shared_series(ids: Identities) -> tuple[int, int] | None:
         key = np.where(here, (key + gap[at].astype(np.uint64)) * SCATTER, key)
         even &= ~here | (gap[at] == gap)
     taken = np.flatnonzero(whole & ~even)
-    taken = taken[_of_few_groups(key[taken], group[taken])]
+    taken = taken[_of_few_groups(key[taken], group[taken], pairs_max=PAIRS_MAX)]
     one, other, shared = _pairs(key[taken], group[taken])
     one, other = taken[one], taken[other]
     windows = np.bincount(group[taken])
