@@ -10,12 +10,14 @@ import tarfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from packs import SPEED, opened, python_calls
+from patience import PATIENCE_S
 from tars import LONG_AGO_S, files_of, indexed, member, paths_of, tar_of, two_archives, write_tar
 
 from redoxfs.chunks import Cells, FileBytes
@@ -25,6 +27,7 @@ from redoxfs.dataset import Catalog, ClassesError, build_catalog
 from redoxfs.dataset.groups import TOGETHER
 from redoxfs.launch.archives import check_hidden, expanded, with_archives
 from redoxfs.launch.errors import SourceUnusableError, UsageError
+from redoxfs.launch.options import DatasetOptions
 from redoxfs.launch.path_status import ArchiveFiles, path_status
 from redoxfs.packed import DamagedDatasetError
 from redoxfs.packed.archive_files import OnDisk, UnusableArchiveError
@@ -715,6 +718,20 @@ def test_storage_that_fails_while_its_kind_is_found_is_an_error_and_never_other_
     assert main(command) == 3
     said = capfd.readouterr().err.splitlines()
     assert said[-1] == f"redoxfs: {tmp_path}: {os.strerror(errno.ESTALE)}"
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("cat", False), ("s-0.tar", True)])
+def test_a_link_to_storage_that_fails_is_an_error_where_it_may_be_an_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, is_refused: bool
+) -> None:
+    def fail() -> bool:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    entries = nullcontext([SimpleNamespace(name=name, is_dir=fail)])
+    source = path_status(str(tmp_path), PATIENCE_S)
+    monkeypatch.setattr(os, "scandir", lambda _folder: entries)
+    with pytest.raises(SourceUnusableError) if is_refused else nullcontext():
+        assert with_archives(source, PATIENCE_S, DatasetOptions()) is source
 
 
 def test_braces_stand_for_names() -> None:

@@ -148,14 +148,15 @@ def _in_folder(folder: str) -> tuple[list[str], str]:
             name = entry.name.lower()
             if name.startswith("."):
                 continue
-            if entry.is_dir():
+            is_archive = name.endswith((_SUFFIX, *_COMPRESSED))
+            is_beside = os.path.splitext(name)[1] in _BESIDE or name in _BESIDE_NAMES
+            # Last: a symlink may lead to storage that fails, which does not matter if its name is of no archive.
+            if not (is_archive or is_beside) or entry.is_dir():
                 return [], ""
-            if name.endswith((_SUFFIX, *_COMPRESSED)):
+            if is_archive:
                 archives.append(os.path.join(folder, entry.name))
-            elif os.path.splitext(name)[1] in _BESIDE or name in _BESIDE_NAMES:
-                others.append(entry.name)
             else:
-                return [], ""
+                others.append(entry.name)
             if len(others) > max(_MOST_BESIDE, 10 * len(archives)):
                 return [], ""
     if not archives or not others:
