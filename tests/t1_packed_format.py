@@ -1,6 +1,7 @@
 """Shards as other programs read them, the positions of entries, and reproducible packing."""
 
 import dataclasses
+import errno
 import io
 import json
 import os
@@ -378,7 +379,12 @@ def test_a_source_without_samples_or_files_is_packed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("beside", [[], ["samples-000000.tar"]], ids=["alone", "of shards"])
-def test_a_folder_that_is_named_like_the_index_makes_no_packed_dataset(tmp_path: Path, beside: list[str]) -> None:
+def test_a_folder_that_is_named_like_the_index_makes_no_packed_dataset(
+    tmp_path: Path, beside: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
     (tmp_path / FOLDER / "cat").mkdir(parents=True)
     for name in (f"{FOLDER}/cat/1.jpg", f"{FOLDER}/samples-000000.idx", *beside):
         (tmp_path / name).write_bytes(b"x")
@@ -387,6 +393,9 @@ def test_a_folder_that_is_named_like_the_index_makes_no_packed_dataset(tmp_path:
         # That of a pack, whose other files are gone.
         (tmp_path / FOLDER / "size.npy").write_bytes(b"x")
         assert is_packed(fd)
+        monkeypatch.setattr(os, "lstat", fail)
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            is_packed(fd)
 
 
 def test_the_findings_of_each_split_are_optional_in_the_index(grouped: Path, tmp_path: Path) -> None:

@@ -142,7 +142,9 @@ def is_packed(folder_fd: int) -> bool:
 def _exists(path: str, folder_fd: int) -> bool:
     try:
         os.lstat(path, dir_fd=folder_fd)
-    except OSError:
+    except OSError as error:
+        if error.errno not in LASTING_ERRORS:
+            raise
         return False
     return True
 
