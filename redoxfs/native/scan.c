@@ -157,7 +157,7 @@ static int read_link(int fd, redox_child *child) {
     char target[PATH_MAX];
     ssize_t length = readlinkat(fd, child->name, target, sizeof target);
     if (length < 0) {
-        if (errno != ENOENT && errno != ENOTDIR && errno != ESTALE && errno != ELOOP && errno != EINVAL) {
+        if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP && errno != EINVAL) {
             return errno;
         }
         length = 0;
@@ -176,20 +176,26 @@ static int read_link(int fd, redox_child *child) {
     return 0;
 }
 
-// Fills in an entry by the path of its directory. Returns 0 or an errno.
+// Fills in an entry, also the target of a symlink. Returns 0 or an errno.
+static int look_from(int fd, redox_child *child) {
+    int failure = look(fd, child->name, AT_SYMLINK_NOFOLLOW, &child->row);
+    return failure || !S_ISLNK(child->row.mode) ? failure : read_link(fd, child);
+}
+
+// As `look_from`, by the path of its directory.
 static int look_anew(const redox_scan *scan, const redox_directory *directory, redox_child *child) {
     int fd = open_directory(scan, directory->path, directory->path_length);
     if (fd < 0) {
         return errno;
     }
-    int failure = look(fd, child->name, AT_SYMLINK_NOFOLLOW, &child->row);
+    int failure = look_from(fd, child);
     close(fd);
     return failure;
 }
 
 // Fills in an entry. Returns 0 or an errno.
 static int look_at_child(const redox_scan *scan, const redox_directory *directory, redox_child *child) {
-    int failure = look(directory->fd, child->name, AT_SYMLINK_NOFOLLOW, &child->row);
+    int failure = look_from(directory->fd, child);
     if (failure == ESTALE) {
         // A server does not know the entry any more, or its directory. Storage that fails says so, too: only the path
         // shows what is there.
@@ -200,7 +206,7 @@ static int look_at_child(const redox_scan *scan, const redox_directory *director
         bool has_vanished = failure == ENOENT || (directory->path_length && (failure == ENOTDIR || failure == ELOOP));
         return has_vanished ? 0 : failure;
     }
-    return S_ISLNK(child->row.mode) ? read_link(directory->fd, child) : 0;
+    return 0;
 }
 
 // The threads. Functions that end in _locked are called with the lock held.

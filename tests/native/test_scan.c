@@ -32,6 +32,18 @@ int statx(int fd, const char *restrict path, int flags, unsigned mask, struct st
     return (int)syscall(SYS_statx, fd, path, flags, mask, found);
 }
 
+// A symlink at whose target a server says ESTALE so many times.
+static atomic_int stale_targets;
+
+// In place of that of libc.
+ssize_t readlinkat(int fd, const char *restrict path, char *restrict target, size_t bytes) {
+    if (atomic_fetch_sub(&stale_targets, 1) > 0) {
+        errno = ESTALE;
+        return -1;
+    }
+    return (ssize_t)syscall(SYS_readlinkat, fd, path, target, bytes);
+}
+
 // The directory whose listing fails with ESTALE; and whether it is removed then. Set before the threads begin.
 static struct {
     ino_t inode;
@@ -187,6 +199,19 @@ static void check_vanished(int root) {
         }
     }
     stale_entry.name = NULL;
+    // Nor is a link left without its target.
+    for (int fails = 0; fails < 2; fails++) {
+        redox_directory one = at_path("0");
+        stale_targets = fails ? 2 : 1;
+        begin(root, &one, 1, true);
+        run_threads(THREADS, work);
+        CHECK(one.state == (fails ? ESTALE : REDOX_LISTED));
+        if (!fails) {
+            check_files(&one, true);
+        }
+        redox_scan_free(&scan);
+    }
+    stale_targets = 0;
 }
 
 static void check_stop(int root) {
