@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -863,6 +863,37 @@ def test_a_request_at_which_a_daemon_ended_goes_to_the_next_unless_it_may_have_b
             ask_daemon(mount, verb, b"data", PATIENCE_S)
     server.join()
     listening[1].close()
+
+
+def test_a_request_at_which_two_daemons_ended_is_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A keeper gives up after three deaths in a minute."""
+    path = tmp_path / "control"
+    monkeypatch.setattr(control_client, "control_path_of_daemon", lambda _mountpoint: path)
+    monkeypatch.setattr(control_client, "_is_started_again", lambda _mount: True)
+    ends = 0
+
+    def serve() -> None:
+        nonlocal ends
+        with suppress(OSError):
+            while True:
+                with listener.accept()[0] as client:
+                    client.recv(1 << 16)
+                    if ends == 2:
+                        client.sendall(b"{}\n")
+                ends += 1
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.fspath(path))
+        listener.listen()
+        server = threading.Thread(target=serve, daemon=True)
+        server.start()
+        with pytest.raises(DaemonError, match="it ended without an answer"):
+            ask_daemon(path_status(str(tmp_path), PATIENCE_S), "stats", b"", PATIENCE_S)
+        listener.shutdown(socket.SHUT_RDWR)
+        server.join()
+    assert ends == 2
 
 
 @pytest.mark.parametrize(("verb", "data"), [("nodes", b""), ("nodes", b'["a:1"]'), ("trace", b"x" * (1 << 22))])

@@ -31,7 +31,8 @@ _LOOK_EVERY_S = 0.05
 _ANEW_S = 5.0
 
 _REPEATED = frozenset({"epoch-tree", "samples", "state-save", "state-save-less", "stats", "turns-since"})
-"""Verbs that another daemon may be asked again, as they change nothing, or write the same file."""
+"""Verbs that another daemon may be asked again, as they change nothing, or write the same file. It is asked once: one
+at which each daemon ends would end the mount, whose keeper gives up after three."""
 
 
 def live_mount(asked: str, timeout_s: float) -> PathStatus:
@@ -53,6 +54,7 @@ def ask_daemon(mount: PathStatus, verb: str, data: bytes, timeout_s: float) -> d
         UsageError: it refuses.
     """
     began_s = time.monotonic()
+    ended = 0
     while True:
         try:
             path = control_path_of_daemon(mount.path)
@@ -62,7 +64,8 @@ def ask_daemon(mount: PathStatus, verb: str, data: bytes, timeout_s: float) -> d
             # another daemon; a daemon makes its socket anew.
             is_removed = isinstance(nobody, FileNotFoundError)
             again_s = _START_TIMEOUT_S if _is_started_again(mount) else _ANEW_S if is_removed and _is_own(mount) else 0
-            if isinstance(nobody, ConnectionAbortedError) and verb not in _REPEATED:
+            ended += isinstance(nobody, ConnectionAbortedError)
+            if ended > (verb in _REPEATED):
                 raise DaemonError(f"{mount.path}: the daemon does not answer: {nobody.strerror}") from None
             if time.monotonic() < began_s + again_s:
                 time.sleep(_LOOK_EVERY_S)
