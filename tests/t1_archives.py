@@ -720,6 +720,11 @@ def test_storage_that_fails_while_its_kind_is_found_is_an_error_and_never_other_
     assert said[-1] == f"redoxfs: {tmp_path}: {os.strerror(errno.ESTALE)}"
 
 
+def test_a_source_that_does_not_answer_while_its_kind_is_found_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceUnusableError, match=f"^{tmp_path}: it does not answer$"):
+        with_archives(path_status(str(tmp_path), PATIENCE_S), 0.0, DatasetOptions())
+
+
 @pytest.mark.parametrize(("name", "is_refused"), [("cat", False), ("s-0.tar", True)])
 def test_a_link_to_storage_that_fails_is_an_error_where_it_may_be_an_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, is_refused: bool

@@ -72,7 +72,8 @@ def with_archives(source: PathStatus, timeout_s: float, asked: DatasetOptions | 
             # Whoever uses SOURCE says what is wrong with it.
             return source
         # Storage may answer the next look: the archives would then be served as files.
-        raise SourceUnusableError(f"{source.asked}: {failure.strerror or 'it does not answer'}") from None
+        trouble = "it does not answer" if isinstance(failure, TimeoutError) else failure.strerror
+        raise SourceUnusableError(f"{source.asked}: {trouble}") from None
     if "refused" in found:
         raise SourceUnusableError(found["refused"])
     if not found["paths"]:
