@@ -58,6 +58,9 @@ CHECK_S = 0.002
 ASK_S = 0.02
 """Between two looks at the statistics of a daemon, which has other things to do."""
 
+IDLE_S = 2.0
+"""After which readers are taken to wait for each other. Where they are only slow, that costs another epoch."""
+
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
 """The hierarchy of version 1 that limits memory."""
 
@@ -361,9 +364,17 @@ class Storm:
         ended = self._board.epochs
         self._wait(lambda: self._board.epochs > ended or self.is_broken, "end of an epoch")
 
-    def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
-        """Wait for something that the readers bring about and a daemon tells, or until they cannot."""
-        self._wait(lambda: self.is_broken or is_so(), what, ASK_S)
+    def comes(self, is_so: Callable[[], bool]) -> bool:
+        """Wait for something that the readers bring about and a daemon tells, or until they cannot. False: no reader
+        opens a file any more, it seems. Then it may come in another epoch."""
+        moved_s, opens = time.monotonic(), -1
+        while not (self.is_broken or is_so()):
+            if opens < (opens := self._board.opens):
+                moved_s = time.monotonic()
+            if time.monotonic() > moved_s + IDLE_S:
+                return False
+            time.sleep(ASK_S)
+        return True
 
     def kill(self, times: int) -> None:
         """SIGKILL at random moments, one in `STARTING_EVERY` of them while a daemon starts."""
