@@ -339,11 +339,13 @@ def test_restarts_on_purpose_are_no_deaths(kept: Machine) -> None:
 
 def test_programs_do_not_wait_for_the_end_of_an_interpreter(machine: Machine, source: Path, tmp_path: Path) -> None:
     """It would free the objects of each sample in memory by itself."""
-    ended = tmp_path / "ended"
+    began, ended = tmp_path / "began", tmp_path / "ended"
     (tmp_path / "site").mkdir()
     (tmp_path / "site/sitecustomize.py").write_text(
         "import atexit, sys\n"
-        f"'redoxfs.launch.successor' in sys.orig_argv and atexit.register(open, {str(ended)!r}, 'w')\n"
+        "if 'redoxfs.launch.successor' in sys.orig_argv:\n"
+        f"    open({str(began)!r}, 'w')\n"
+        f"    atexit.register(open, {str(ended)!r}, 'w')\n"
     )
     machine.environment["PYTHONPATH"] = str(tmp_path / "site")
     machine.ok("mount", "--keeper", source, machine.mnt)
@@ -352,6 +354,7 @@ def test_programs_do_not_wait_for_the_end_of_an_interpreter(machine: Machine, so
         machine.ok("restart", machine.mnt)
         assert has_ended(daemon)
     machine.ok("umount", machine.mnt)
+    assert began.exists()
     assert not ended.exists()
 
 
