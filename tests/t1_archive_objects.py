@@ -6,9 +6,10 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -219,30 +220,9 @@ def test_headers_without_end_are_bounded(server: Server, tmp_path: Path, monkeyp
         found_at(server, "bomb.tar")
 
 
-def test_a_reader_that_returns_anything_else_is_an_error() -> None:
-    for wrong in (b"short", 0, -1):
-        result = index_archives(
-            [(0, 0, 4096)],
-            threads=1,
-            most_headers=10,
-            through_bytes=0,
-            long_window=4096,
-            short_window=4096,
-            salvages=False,
-            read=lambda _number, _size, _at, wrong=wrong: wrong,  # type: ignore[misc]
-            progress=None,
-        )
-        assert result[0][0] == errno.EIO
-
-
-def test_the_threads_of_an_index_leave_signals_to_the_program() -> None:
-    blocked: list[set[signal.Signals | int]] = []
-
-    def read(_number: int, _size: int, _at: int) -> int:
-        blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-        return errno.EIO
-
-    index_archives(
+def index_with(read: Callable[[int, int, int], bytes | int]) -> list[Any]:
+    """The result of an index of one archive of 4,096 bytes."""
+    return index_archives(
         [(0, 0, 4096)],
         threads=1,
         most_headers=10,
@@ -253,6 +233,22 @@ def test_the_threads_of_an_index_leave_signals_to_the_program() -> None:
         read=read,
         progress=None,
     )
+
+
+def test_a_reader_that_returns_anything_else_is_an_error() -> None:
+    for wrong in (b"short", 0, -1):
+        result = index_with(lambda _number, _size, _at, wrong=wrong: wrong)  # type: ignore[misc]
+        assert result[0][0] == errno.EIO
+
+
+def test_the_threads_of_an_index_leave_signals_to_the_program() -> None:
+    blocked: list[set[signal.Signals | int]] = []
+
+    def read(_number: int, _size: int, _at: int) -> int:
+        blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        return errno.EIO
+
+    index_with(read)
     assert {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1} <= blocked[0]
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 

@@ -69,6 +69,15 @@ def pod(node: Node) -> Pod:
 # The services, after the table of csi-sanity
 
 
+def check_serves_anew(node: Node, pod: Pod, sidecar: subprocess.Popen[str]) -> None:
+    """Another sidecar serves the volume once this one has ended, and nothing is left after the unpublish."""
+    node.end(sidecar)
+    pod.serving()
+    assert pod.samples() == ALL
+    pod.unpublish()
+    assert not node.leftovers()
+
+
 def test_the_plugin_tells_who_it_is(unchanged: Node) -> None:
     told = unchanged.call("Identity", "GetPluginInfo", pb.GetPluginInfoRequest())
     assert told.name == "redoxfs"
@@ -501,11 +510,7 @@ def test_a_restart_of_the_plugin_is_not_noticed_by_readers(node: Node, pod: Pod,
     pod.publish()
     assert pod.top() == mount
     assert pod.samples() == ALL
-    node.end(sidecar)
-    pod.serving()
-    assert pod.samples() == ALL
-    pod.unpublish()
-    assert not node.leftovers()
+    check_serves_anew(node, pod, sidecar)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
@@ -587,11 +592,7 @@ def test_a_repeated_publish_that_fails_leaves_a_mount_that_programs_use(node: No
     (pod.empty_dir / "socket").rmdir()
     pod.publish()
     assert pod.samples() == ALL
-    node.end(sidecar)
-    pod.serving()
-    assert pod.samples() == ALL
-    pod.unpublish()
-    assert not node.leftovers()
+    check_serves_anew(node, pod, sidecar)
 
 
 def test_a_record_that_cannot_be_read_now_is_kept(tmp_path: Path) -> None:
@@ -638,11 +639,7 @@ def test_a_sidecar_killed_while_it_starts_is_replaced(node: Node, pod: Pod, dela
     sidecar = pod.sidecar()
     with suppress(subprocess.TimeoutExpired):
         sidecar.wait(delay_s)
-    node.end(sidecar)
-    pod.serving()
-    assert pod.samples() == ALL
-    pod.unpublish()
-    assert not node.leftovers()
+    check_serves_anew(node, pod, sidecar)
 
 
 # Pods that are not to be trusted

@@ -54,8 +54,8 @@ MOST_BYTES = 2 << 30
 """That a probe reads in all. Storage in a cloud may bill for more."""
 
 MOST_FILES, MOST_OF_FOLDER, MOST_LISTED = 20_000, 128, 5_000
-"""Files that the probe chooses from, of which so many from one folder while others have as many, and the entries it
-looks at there. A server caches what it has read, so no file should be read twice."""
+"""How many files the probe chooses from; how many of each folder it takes before it takes more of any; and how many
+entries of a folder it looks at. It needs many files, as a server answers from its cache for one that is read again."""
 
 FILE_BYTES, BLOCK_BYTES, LONG_BYTES = 16 << 20, 4096, 4 << 20
 """The most that is read of a file at once; a read at a random place of a shard; a long read."""

@@ -94,5 +94,5 @@ if __name__ == "__main__":
     logging.shutdown()
     sys.stderr.flush()
     # As the first daemon, a fork, ends. The interpreter's own end would free each object by itself, which takes seconds
-    # where memory holds a million of samples, and programs wait meanwhile.
+    # where memory holds a million samples, and programs wait meanwhile.
     os._exit(exit_code)

@@ -571,8 +571,8 @@ class Node:
         self.checkpoint()
 
     def end_holds(self, of: Callable[[int], bool], tree: int | None) -> None:
-        """The threads that ``of`` names begin an epoch of a tree, or of all: none looks a second time at what it opened
-        last in the one before. It has no entry in the journal."""
+        """End the holds of the threads that ``of`` takes, on the paths of a tree or of all: an epoch begins. It has no
+        entry in the journal."""
         tree_of, class_of = self._catalog.tree_of_class, self._catalog.class_of
         for thread in [*filter(of, self.binding.holders)]:
             for path in self.binding.end_holds(thread, lambda path: tree in (None, tree_of[class_of[path]])):

@@ -14,9 +14,8 @@ the epoch, and that one has ended. Rejected: the number of the epoch alone. Many
 resumes has the same one again. Who came is in the checkpoint, so that a daemon which takes over between two ranks
 begins no other pass.
 
-Whoever reads in an epoch that is told looks at no file of the epoch before a second time. So what threads hold of the
-tree ends: with `epoch` of all, as no other process reads meanwhile; with `epoch-of-rank` of those of the process that
-tells, and of its descendants.
+No second look goes back to before an epoch that is told. So holds on the tree's paths end: with `epoch` those of all
+threads, as nobody reads meanwhile; with `epoch-of-rank` those of the process that tells, and of its descendants.
 
 Several nodes count their epochs, and the ranks of a job agree which number one has at all nodes (`redoxfs.epochs`). The
 number says which epoch begins, and never whether one does.

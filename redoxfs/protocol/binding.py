@@ -410,8 +410,7 @@ class Binding:
         return ThreadEnded(self._end_holds(thread, None), tuple(unloaded))
 
     def end_holds(self, thread: int, among: Callable[[int], bool]) -> tuple[int, ...]:
-        """What ``thread`` does from now on looks at none of the paths ``among`` a second time. Returns those that are
-        not wanted any more."""
+        """End the holds of ``thread`` on the paths that ``among`` takes. Returns those that are not wanted any more."""
         paths = [path for path in self._paths_of.get(thread, NONE) if among(path)]
         for path in paths:
             self._unhold(thread, path)
