@@ -83,11 +83,8 @@ class Worker:
         """Until the time is over."""
         import fuzz_targets
 
-        room = Path(
-            tempfile.mkdtemp(prefix="redoxfs-fuzz-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
-        )
-        try:
-            fuzz_targets.begin(room)
+        with tempfile.TemporaryDirectory(dir=self._options.room) as room:
+            fuzz_targets.begin(Path(room))
             logging.disable(logging.CRITICAL)
             names = self._options.target or [target.name for target in fuzz_targets.TARGETS]
             targets = [fuzz_targets.named(name) for name in names]
@@ -100,8 +97,6 @@ class Worker:
                 self._slice(targets[at % len(targets)], min(end_s, time.time() + SLICE_S))
                 at += 1
                 self._report()
-        finally:
-            shutil.rmtree(room, ignore_errors=True)
 
     def _slice(self, target: Any, until_s: float) -> None:
         from fuzz_lines import Lines
@@ -307,13 +302,19 @@ class Crew:
 
     def run(self, *, until_find: bool = False) -> None:
         """Until the time is over, or something is found."""
+        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        # Of the crew, as a worker that is killed removes nothing.
+        with tempfile.TemporaryDirectory(prefix="redoxfs-fuzz-", dir=memory) as room:
+            self._run(room, until_find)
+
+    def _run(self, room: str, until_find: bool) -> None:
         while time.time() < self._options.until:
             for number in range(self._options.jobs):
                 worker = self._workers.get(number)
                 if worker is None or worker.poll() is not None:
                     if worker is not None and worker.returncode:
                         self._died(number, f"the process ended with {worker.returncode}")
-                    self._workers[number] = self._start(number)
+                    self._workers[number] = self._start(number, room)
                 else:
                     self._look(number, worker)
             if until_find and finds(self._out):
@@ -324,10 +325,10 @@ class Crew:
                 worker.kill()
             worker.wait()
 
-    def _start(self, number: int) -> subprocess.Popen[bytes]:
+    def _start(self, number: int, room: str) -> subprocess.Popen[bytes]:
         options = self._options
         command = [sys.executable, "-P", str(HERE / "fuzz_parsers.py"), "--worker", str(number), "--out", options.out]
-        command += ["--until", str(options.until), "--seed", str(options.seed)]
+        command += ["--room", room, "--until", str(options.until), "--seed", str(options.seed)]
         for name in options.target:
             command += ["--target", name]
         paths = os.pathsep.join((self._path, str(HERE)))
@@ -442,6 +443,7 @@ def main() -> int:
     parser.add_argument("--missed", action="store_true", help="list the lines that did not run")
     parser.add_argument("--input", type=Path, help="run one input, with one --target")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--room", help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, default=0.0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker is not None:
