@@ -65,8 +65,6 @@ def test_a_document_that_the_code_cites_is_in_the_repository() -> None:
         for folder in ("redoxfs", "proto", "scripts", "tests")
         for source in (ROOT / folder).rglob("*")
         if source.suffix in (".py", ".proto", "") and source.is_file() and source.name != "redoxfs-keeper"
-        # They name files of other people's datasets.
-        if source.parent.name != "public_trees"
         for name in re.findall(r"\b(?:[\w-]+/)*[A-Z][\w-]*\.md\b", source.read_text())
     }
     assert cited

@@ -4,25 +4,11 @@ The trees are modeled after the archives, the pages and the usual loaders of the
 many. They do not depend on the rules of redoxfs.
 """
 
-from public_trees import (
-    boxes,
-    cells,
-    dense,
-    driving,
-    factory,
-    folders,
-    imagenet,
-    medical,
-    objects,
-    people,
-    sound,
-    speech,
-    video,
-    web,
-)
-from public_trees.public import Public
+from pathlib import Path
 
-FIELDS = (imagenet, objects, web, folders, factory, people, speech, sound, video, medical, cells, boxes, dense, driving)
-TREES = [tree for field in FIELDS for tree in field.TREES]
+from public_trees.public import Public
+from public_trees.tables import trees_in
+
+TREES = [tree for path in sorted(Path(__file__).parent.glob("*.txt")) for tree in trees_in(path)]
 
 __all__ = ["TREES", "Public"]

@@ -1,4 +1,4 @@
-"""The description of a public dataset's tree: its files as patterns, and their true labels and splits.
+"""A public dataset's tree, and the rules that tell the true labels and splits of its files.
 
 A rule takes a file's path below the directory with the unpacked archives, and returns the label or split that a
 training script uses for it. Two files may stand in for each other if both rules agree on them. The truth comes from
@@ -8,20 +8,15 @@ a split from a list or from chance.
 
 from __future__ import annotations
 
-import itertools
 import os
-import random
 import re
 import stat
-import uuid
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 Rule = Callable[[str], str]
-Draw = Callable[[random.Random], object]
-Field = str | int | Sequence[object] | Draw
 
 TEXTS = (".txt", ".csv", ".tsv", ".json", ".md", ".xml", ".TXT")
 TABLE_LABELS = 5
@@ -38,7 +33,7 @@ class Public:
     """
 
     name: str
-    files: tuple[str, ...]
+    files: list[str]
     label: Rule
     split: Rule
     ideal: str = "none"
@@ -72,85 +67,6 @@ class Public:
                     (one, first), (two, second) = list(values.items())[:2]
                     found.append(f"{what} {one!r} of {first} and {two!r} of {second}")
         return found
-
-
-def public(
-    name: str,
-    *files: str | Iterable[str],
-    label: Rule,
-    split: Rule,
-    ideal: str = "none",
-    source: str = ".",
-    blind: str = "",
-    texts: Mapping[str, str] | None = None,
-) -> Public:
-    paths = [path for item in files for path in ([item] if isinstance(item, str) else item)]
-    if len(set(paths)) != len(paths):
-        twice = next(path for path in paths if paths.count(path) > 1)
-        raise ValueError(f"{name} has {twice} twice")
-    return Public(name, tuple(paths), label, split, ideal, source, blind, texts or {})
-
-
-def at(*patterns: str, **fields: Field) -> Iterator[str]:
-    """The patterns with every combination of the fields' values.
-
-    A field is a number of values from 0, a sequence, words (separated by bars if a word has blanks), or a draw: a
-    function that returns a new value for each combination, in any directory.
-    """
-    spread: dict[str, Iterable[object]] = {}
-    draws: dict[str, Draw] = {}
-    for key, values in fields.items():
-        if isinstance(values, int):
-            spread[key] = range(values)
-        elif isinstance(values, str):
-            spread[key] = values.split("|") if "|" in values else values.split()
-        elif callable(values):
-            draws[key] = values
-        else:
-            spread[key] = values
-    # Seeded by this pattern alone, so that other patterns do not change its files.
-    chance = random.Random(repr((patterns, [(key, values) for key, values in fields.items() if key not in draws])))
-    for combination in itertools.product(*spread.values()):
-        chosen = dict(zip(spread, combination, strict=True)) | {key: draw(chance) for key, draw in draws.items()}
-        for pattern in patterns:
-            yield pattern.format(**chosen)
-
-
-def through(start: int = 0, step: int = 1) -> Draw:
-    """A number that continues across directories."""
-    count = itertools.count(start, step)
-    return lambda _chance: next(count)
-
-
-def some(below: int, start: int = 0) -> Draw:
-    """Numbers in random order, each once."""
-    given: set[int] = set()
-
-    def draw(chance: random.Random) -> int:
-        while (number := chance.randrange(start, below)) in given:
-            pass
-        given.add(number)
-        return number
-
-    return draw
-
-
-def hexes(digits: int) -> Draw:
-    return lambda chance: f"{chance.getrandbits(4 * digits):0{digits}x}"
-
-
-def uuids() -> Draw:
-    return lambda chance: str(uuid.UUID(int=chance.getrandbits(128), version=4))
-
-
-def letters(count: int, alphabet: str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789") -> Draw:
-    """Names without meaning, such as video ids."""
-    return lambda chance: "".join(chance.choices(alphabet, k=count))
-
-
-def flickr() -> Draw:
-    """A photo's name at Flickr: its number and its secret."""
-    return lambda chance: f"{chance.randrange(10**7, 10**10)}_{chance.getrandbits(40):010x}"
 
 
 def parent(path: str) -> str:
