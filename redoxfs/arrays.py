@@ -37,3 +37,9 @@ def offsets_of(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def ranges(first: NDArray[np.integer], lengths: NDArray[np.integer]) -> NDArray[np.int64]:
+    """The numbers of n ranges, one after the other: ``lengths`` of them from ``first`` on."""
+    offsets = offsets_of(lengths)
+    return np.repeat(first - offsets[:-1], lengths) + np.arange(offsets[-1])

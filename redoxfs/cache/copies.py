@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.arrays import distinct, is_in
+from redoxfs.arrays import distinct, is_in, ranges
 from redoxfs.cache.folder import Folder
 from redoxfs.cache.segments import KEPT, TAKEN_BACK, Batch, blocks_of, read_batches
 from redoxfs.chunks import Cells, NativeRead, Read, StorageSpeed
@@ -167,8 +167,7 @@ class Copies(ShardedStore):
             fits &= ~is_in(at, np.fromiter(taken_back, np.int64))
         rows = self._whole(np.flatnonzero(fits), entries, batch_of)
         entries, at, blocks, first = entries[rows], at[rows], blocks[rows], first[rows]
-        within = np.arange(int(blocks.sum())) - np.repeat(np.cumsum(blocks) - blocks, blocks)
-        self._all_sums[np.repeat(self._first_block[entries], blocks) + within] = sums[np.repeat(first, blocks) + within]
+        self._all_sums[ranges(self._first_block[entries], blocks)] = sums[ranges(first, blocks)]
         self._at[entries] = at
         self._shard[entries] = number
         samples = self._sample_of[entries]

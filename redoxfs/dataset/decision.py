@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.arrays import offsets_of, ranges
 from redoxfs.dataset.beside import Beside
 from redoxfs.dataset.catalog import TURN_OFF, Catalog, Finding, Mode, Verdict
 from redoxfs.dataset.classes import Classes, label_by_directory, label_by_table, make_classes, refuse_two_labels
@@ -188,14 +189,10 @@ def _number(tree: Tree, found: Groups, made: Classes, verdict: Verdict, sample_f
     rank[by_path] = np.arange(len(places))
     order = np.lexsort((first, rank[place], made.class_of))
     lengths = np.diff(found.member_at)[order]
-    member_at = np.zeros(len(order) + 1, np.int64)
-    np.cumsum(lengths, out=member_at[1:])
-    role = np.arange(int(member_at[-1])) - np.repeat(member_at[:-1], lengths)
-    members = found.members[np.repeat(found.member_at[:-1][order], lengths) + role]
     return Catalog.of_samples(
         tree,
-        member_at,
-        members,
+        offsets_of(lengths),
+        found.members[ranges(found.member_at[:-1][order], lengths)],
         class_of=made.class_of[order],
         class_names=made.names,
         class_trees=made.trees,

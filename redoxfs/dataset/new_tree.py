@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from redoxfs.arrays import offsets_of
+from redoxfs.arrays import offsets_of, ranges
 from redoxfs.dataset.tree import Tree
 
 UNCHANGED, GONE = -1, -3
@@ -251,9 +251,7 @@ def _copy_texts(
         # Both ascend, so both are without gaps.
         to[to_at[places[0]] : to_at[places[-1] + 1]] = blob[blob_at[texts[0]] : blob_at[texts[-1] + 1]]
         return
-    before = np.cumsum(lengths) - lengths
-    within = np.arange(int(lengths.sum())) - np.repeat(before, lengths)
-    to[np.repeat(to_at[places], lengths) + within] = blob[np.repeat(blob_at[texts], lengths) + within]
+    to[ranges(to_at[places], lengths)] = blob[ranges(blob_at[texts], lengths)]
 
 
 def extensions_of(names: NDArray[np.uint8], name_at: NDArray[np.int64]) -> tuple[NDArray[np.int32], tuple[bytes, ...]]:

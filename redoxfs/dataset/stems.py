@@ -18,7 +18,7 @@ from string import ascii_lowercase, ascii_uppercase
 import numpy as np
 from numpy.typing import NDArray
 
-from redoxfs.arrays import is_in
+from redoxfs.arrays import is_in, ranges
 
 # Hashing takes about 60 bytes of memory per byte of names, so names are hashed in pieces.
 PIECE_BYTES = 2 << 20
@@ -139,7 +139,7 @@ def texts_of(
     lengths = name_at[entries + 1] - name_at[entries]
     stop = np.cumsum(lengths)
     start = stop - lengths
-    text = names[np.repeat(name_at[entries] - start, lengths) + np.arange(int(stop[-1]))]
+    text = names[ranges(name_at[entries], lengths)]
     dots = np.flatnonzero(text == ord("."))
     last = np.append(dots, -1)[np.searchsorted(dots, stop) - 1]
     return text, start, np.where(last > start, last, stop)

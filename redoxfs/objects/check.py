@@ -48,7 +48,7 @@ _State = tuple[Index, ShardMap, Client, tuple[Version, ...]]
 def _prepare(argument: tuple[Address, Fetched, float]) -> _State:
     address, fetched, timeout_s = argument
     index = load(fetched)
-    shards = ShardMap.of(index.catalog.tree, index.positions, index.block_at)
+    shards = ShardMap.of(index.catalog.tree, index.positions)
     return index, shards, Client(address, deadline_s=timeout_s), fetched.versions
 
 

@@ -40,7 +40,6 @@ from redoxfs.packed.index import (
     DamagedDatasetError,
     Sums,
     arrays_of,
-    block_offsets,
     describe,
     positions_of,
     read_manifest,
@@ -311,9 +310,8 @@ def carry_out(
 
     For each shard, ``work`` returns its checksums, whether it was there, and whether it was complete.
     """
-    block_at = block_offsets(tree)
-    shards = ShardMap.of(tree, positions, block_at)
-    sums = np.zeros(int(block_at[-1]), np.uint64)
+    shards = ShardMap.of(tree, positions)
+    sums = np.zeros(int(shards.block_at[-1]), np.uint64)
     kept = rewritten = 0
     for shard, (of_shard, was_there, was_whole) in each_shard(
         work, range(len(positions.shard_names)), jobs, on_progress
@@ -336,7 +334,7 @@ def planned_shards(folder: Path) -> ShardMap:
     tree = tree_of(arrays, skipped=0, control_left_out=0)
     if (folder / INODES).exists():
         tree = replace(tree, inode=_map_array(folder / INODES))
-    return ShardMap.of(tree, positions_of(arrays, draft["manifest"]["shards"]), block_offsets(tree))
+    return ShardMap.of(tree, positions_of(arrays, draft["manifest"]["shards"]))
 
 
 def _map_array(path: Path) -> np.ndarray[Any, Any]:

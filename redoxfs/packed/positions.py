@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from redoxfs.arrays import ranges
 from redoxfs.chunks import Cells
 from redoxfs.dataset import Catalog
 from redoxfs.packed.headers import BLOCK_BYTES, RECORD_BYTES, header_bytes
@@ -68,11 +69,8 @@ def assign_positions(catalog: Catalog, cells: Cells, *, shard_bytes: int) -> Pos
 
 def files_in_order(catalog: Catalog, samples: npt.NDArray[np.integer]) -> Int64:
     """The files of ``samples``, sample after sample."""
-    first, last = catalog.member_at[:-1][samples], catalog.member_at[1:][samples]
-    lengths = last - first
-    within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    files: Int64 = catalog.members[np.repeat(first, lengths) + within].astype(np.int64)
-    return files
+    first = catalog.member_at[:-1][samples]
+    return catalog.members[ranges(first, catalog.member_at[1:][samples] - first)].astype(np.int64)
 
 
 def _samples(catalog: Catalog, cells: Cells) -> tuple[Int64, Int64]:

@@ -25,11 +25,12 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from redoxfs.arrays import ranges
 from redoxfs.chunks import open_beneath
 from redoxfs.dataset import SourceError, Tree, array_files, show
 from redoxfs.linux.times import ctime_ns, mtime_ns
 from redoxfs.packed.headers import BLOCK_BYTES, RECORD_BYTES, header_of
-from redoxfs.packed.index import SUM_BLOCK_BYTES, Sums
+from redoxfs.packed.index import SUM_BLOCK_BYTES, Sums, block_offsets
 from redoxfs.packed.positions import Positions
 
 READS_IN_FLIGHT = 32
@@ -65,10 +66,10 @@ class ShardMap:
     starts: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, tree: Tree, positions: Positions, block_at: npt.NDArray[np.int64]) -> "ShardMap":
+    def of(cls, tree: Tree, positions: Positions) -> "ShardMap":
         order = np.lexsort((positions.data_at, positions.shard))
         starts = np.searchsorted(positions.shard[order], np.arange(len(positions.shard_names) + 1))
-        return cls(tree, positions, block_at, order, starts)
+        return cls(tree, positions, block_offsets(tree), order, starts)
 
     def entries(self, shard: int) -> npt.NDArray[np.int64]:
         """The entries of a shard in their order."""
@@ -77,11 +78,8 @@ class ShardMap:
     def blocks(self, shard: int) -> npt.NDArray[np.int64]:
         """The indices of a shard's checksums among all, in the order of its entries."""
         entries = self.entries(shard)
-        first, last = self.block_at[entries], self.block_at[entries + 1]
-        counts = last - first
-        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        blocks: npt.NDArray[np.int64] = np.repeat(first, counts) + within
-        return blocks
+        first = self.block_at[entries]
+        return ranges(first, self.block_at[entries + 1] - first)
 
 
 def write_shard(

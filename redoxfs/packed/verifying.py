@@ -72,7 +72,7 @@ def _tars(folder: Path) -> list[str]:
 
 def _prepare(folder: Path) -> tuple[Index, ShardMap, Path]:
     index = load_index(folder)
-    return index, ShardMap.of(index.catalog.tree, index.positions, index.block_at), folder
+    return index, ShardMap.of(index.catalog.tree, index.positions), folder
 
 
 def _carry_out(state: tuple[Index, ShardMap, Path], shard: int, tally: Tally) -> list[str]:
