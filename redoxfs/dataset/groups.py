@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import re
 import stat
-from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,28 +58,9 @@ class Groups:
     def only(self, keep: NDArray[np.bool_]) -> Groups:
         """The samples where `keep` (bool[S])."""
         lengths = np.diff(self.member_at)
-        member_at = np.zeros(int(keep.sum()) + 1, np.int64)
-        np.cumsum(lengths[keep], out=member_at[1:])
-        return Groups(member_at, self.members[np.repeat(keep, lengths)], self.kind[keep], self.kinds, self.saw)
-
-
-class _Growing:
-    def __init__(self) -> None:
-        self.members = array("i")
-        self.lengths = array("i")
-        self.kind = array("i")
-        self.kinds: dict[Kind, int] = {}
-
-    def add(self, kind: Kind, members: list[int]) -> None:
-        self.members.extend(members)
-        self.lengths.append(len(members))
-        self.kind.append(self.kinds.setdefault(kind, len(self.kinds)))
-
-    def finish(self, saw: tuple[str, ...]) -> Groups:
-        member_at = np.zeros(len(self.lengths) + 1, np.int64)
-        np.cumsum(np.frombuffer(self.lengths, np.int32), out=member_at[1:])
-        members, kind = np.frombuffer(self.members, np.int32), np.frombuffer(self.kind, np.int32)
-        return Groups(member_at, members, kind, list(self.kinds), saw)
+        return Groups(
+            offsets_of(lengths[keep]), self.members[np.repeat(keep, lengths)], self.kind[keep], self.kinds, self.saw
+        )
 
 
 def make_groups(tree: Tree, mask: NDArray[np.bool_], groups: str | None, *, named: bool = False) -> Groups:
@@ -169,7 +149,7 @@ def _roles(
 
 
 def _kinds(
-    role: NDArray[np.int64], lengths: NDArray[np.int64], roles: list[bytes]
+    role: NDArray[np.integer], lengths: NDArray[np.int64], roles: Sequence[bytes]
 ) -> tuple[NDArray[np.int32], list[Kind]]:
     """The kind of each group of one or more files, and the kinds. ``role``: of the files of all groups, in order."""
     at = offsets_of(lengths)[:-1]
@@ -232,15 +212,12 @@ def _by_template(tree: Tree, mask: NDArray[np.bool_], template: str, *, named: b
                 f"--groups: {show(tree.path(entry))} matches both {both}; make the patterns exclude each other"
             )
         role[entries] = at
-    growing = _Growing()
-    incomplete = 0
-    for key in sorted(set().union(*found)):
-        members = [matches.get(key, -1) for matches in found]
-        if min(members) < 0:
-            incomplete += 1
-        elif not named or mask[members].any():
-            growing.add(tuple(tree.extensions[int(tree.extension[entry])] for entry in members), members)
-    saw = []
-    if incomplete:
-        saw.append(f"not redirected: {incomplete:,} keys that lack a file of the template")
-    return growing.finish(tuple(saw))
+    keys = sorted(set().union(*found))
+    rows = np.stack([np.fromiter((matches.get(key, -1) for key in keys), np.int32, len(keys)) for matches in found], 1)
+    whole = rows[(rows >= 0).all(axis=1)]
+    taken = whole[mask[whole].any(axis=1)] if named else whole
+    lengths = np.full(len(taken), len(patterns))
+    kind, kinds = _kinds(tree.extension[taken].ravel(), lengths, tree.extensions)
+    incomplete = len(rows) - len(whole)
+    saw = (f"not redirected: {incomplete:,} keys that lack a file of the template",) if incomplete else ()
+    return Groups(offsets_of(lengths), taken.ravel(), kind, kinds, saw)
