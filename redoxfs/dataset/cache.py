@@ -25,7 +25,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -180,38 +180,23 @@ def _is_silent(tree: Tree, types: Mapping[int, str]) -> NDArray[np.bool_]:
 
 def _load(place: Path, given: str, root_fd: int) -> tuple[Tree, int]:
     """The cached tree, and the time of its scan."""
-    before = _identity(place)
     try:
         return _load_once(place, given, root_fd)
     except Exception:  # as in _earlier
-        if before is not None and _identity(place) == before:
-            raise
-    # Another command has replaced it meanwhile, or was about to.
-    return _load_once(place, given, root_fd)
-
-
-def _identity(place: Path) -> tuple[int, int] | None:
-    """Which folder has the name now; None if none has."""
-    try:
-        found = os.lstat(place)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        # Another command may have replaced it meanwhile, or be about to.
+        return _load_once(place, given, root_fd)
 
 
 def _load_once(place: Path, given: str, root_fd: int) -> tuple[Tree, int]:
-    if not is_own_folder(os.lstat(place)):
-        raise _UnusableError("not a directory that only this user can write")
-    manifest = json.loads((place / MANIFEST).read_bytes())
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT_VERSION:
+    manifest = read_kept(place)
+    if manifest.get("format") != FORMAT_VERSION:
         raise _UnusableError("of another format version")
     if manifest["source"] != os.fsencode(given).hex():
         raise _UnusableError("of another source")
     root = os.fstat(root_fd)
     if manifest["inode"] != root.st_ino:
         raise _UnusableError("the source is another directory now")
-    # Not mapped, so that a mount survives a failure of the cache's disk.
-    arrays = {name: array_files.load(place, name, manifest["arrays"][name], in_memory=True) for name in TREE_ARRAYS}
+    arrays = kept_arrays(place, manifest, TREE_ARRAYS)
     if manifest["device"] != root.st_dev:
         # Network filesystems get a new device number at each mount. With one device in the tree, that is the reason.
         if (arrays["device"] != np.uint64(manifest["device"])).any():
@@ -265,43 +250,54 @@ def _first_other(tree: Tree, now: Tree) -> int | None:
 
 def _save(tree: Tree, place: Path, given: str, root_fd: int, scanned_at_ns: int) -> None:
     root = os.fstat(root_fd)
-
-    def write(making: Path) -> dict[str, Any]:
-        return {
-            "format": FORMAT_VERSION,
-            "source": os.fsencode(given).hex(),
-            "source_text": given.encode("utf-8", "backslashreplace").decode(),
-            "device": root.st_dev,
-            "inode": root.st_ino,
-            "scanned_at_ns": scanned_at_ns,
-            "entries": len(tree),
-            "directories": _directories(tree),
-            "symlinks": len(tree.link_entry),
-            "skipped": tree.skipped,
-            "control_left_out": tree.control_left_out,
-            "extensions": [extension.hex() for extension in tree.extensions],
-            "roots": [path.hex() for path in tree.roots],
-            "arrays": {name: array_files.save(making, name, getattr(tree, name)) for name in TREE_ARRAYS},
-        }
-
-    keep_folder(place, write)
+    manifest = {
+        "format": FORMAT_VERSION,
+        "source": os.fsencode(given).hex(),
+        "source_text": given.encode("utf-8", "backslashreplace").decode(),
+        "device": root.st_dev,
+        "inode": root.st_ino,
+        "scanned_at_ns": scanned_at_ns,
+        "entries": len(tree),
+        "directories": _directories(tree),
+        "symlinks": len(tree.link_entry),
+        "skipped": tree.skipped,
+        "control_left_out": tree.control_left_out,
+        "extensions": [extension.hex() for extension in tree.extensions],
+        "roots": [path.hex() for path in tree.roots],
+    }
+    keep_folder(place, manifest, {name: getattr(tree, name) for name in TREE_ARRAYS})
 
 
-def keep_folder(place: Path, write: Callable[[Path], dict[str, Any]]) -> None:
-    """Make a cache's folder, which appears when it is complete: ``write`` writes the arrays to the folder that it is
-    given, and returns the manifest. Where another command makes it at the same time, one of both stays. Raises
-    OSError."""
+# Kept folders: a manifest and arrays
+
+
+def keep_folder(place: Path, manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Make a cache's folder, which appears when it is complete. Where another command makes it at the same time, one of
+    both stays. Raises OSError."""
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))  # 0700
     try:
-        manifest = write(making)
-        durable.write_file(making / MANIFEST, json.dumps(manifest, indent=1).encode())
+        records = {name: array_files.save(making, name, values) for name, values in arrays.items()}
+        durable.write_file(making / MANIFEST, json.dumps({**manifest, "arrays": records}, indent=1).encode())
         durable.sync_directory(making)
         _replace(making, place)
         durable.sync_directory(place.parent)
     except BaseException:
         shutil.rmtree(making, ignore_errors=True)
         raise
+
+
+def read_kept(place: Path) -> dict[str, Any]:
+    """The manifest of a folder that `keep_folder` made. A damaged one can raise anything."""
+    if not is_own_folder(os.lstat(place)):
+        raise _UnusableError("not a directory that only this user can write")
+    manifest: dict[str, Any] = json.loads((place / MANIFEST).read_bytes())
+    return manifest
+
+
+def kept_arrays(place: Path, manifest: Mapping[str, Any], names: Iterable[str]) -> dict[str, NDArray[Any]]:
+    """Arrays of a kept folder. They are not mapped, so that a mount survives a failure of the cache's disk."""
+    return {name: array_files.load(place, name, manifest["arrays"][name], in_memory=True) for name in names}
 
 
 def _replace(making: Path, place: Path) -> None:

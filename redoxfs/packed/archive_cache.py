@@ -7,7 +7,6 @@ inode, unless it was written less than 2 s before it was indexed. It never fails
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -18,9 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from redoxfs.dataset import Tree, array_files
-from redoxfs.dataset.cache import MANIFEST, RACY_NS, TREE_ARRAYS, keep_folder
-from redoxfs.linux.owned import is_own_folder
+from redoxfs.dataset import Tree
+from redoxfs.dataset.cache import RACY_NS, TREE_ARRAYS, keep_folder, kept_arrays, read_kept
 from redoxfs.packed.archive_tree import MEMBER, Grown, Volume
 
 FORMAT_VERSION = 2
@@ -98,52 +96,39 @@ def keep(
     ``asked``: for which layout. ``auto``: what the rule chose, now or for a former mount.
     """
     listed = [volume for at in sorted(volumes) for volume in volumes[at]]
-
-    def write(folder: Path) -> dict[str, Any]:
-        arrays = {
-            "members": np.concatenate([np.empty(0, MEMBER), *(volume.members for volume in listed)]).view(np.uint8),
-            "texts": np.frombuffer(b"".join(volume.texts for volume in listed), np.uint8),
+    arrays: dict[str, NDArray[Any]] = {
+        "members": np.concatenate([np.empty(0, MEMBER), *(volume.members for volume in listed)]).view(np.uint8),
+        "texts": np.frombuffer(b"".join(volume.texts for volume in listed), np.uint8),
+    }
+    manifest: dict[str, Any] = {
+        "format": FORMAT_VERSION,
+        "source": os.fsencode(source).hex(),
+        "indexed_at_ns": at_ns,
+        "archives": [asdict(archive) for archive in archives],
+        "volumes": [
+            (v.archive, v.inner.hex(), len(v.members), len(v.texts), v.left_out, v.has_end_mark, v.has_rest, v.fault)
+            for v in listed
+        ],
+        "tree": None,
+        "auto": auto,
+    }
+    if index is not None:
+        tree = index.grown.tree
+        arrays |= {name: getattr(tree, name) for name in TREE_ARRAYS}
+        arrays |= {name: getattr(index.grown, name) for name in _PLACES}
+        manifest["tree"] = {
+            "layout": index.layout,
+            "asked": asked,
+            "is_sharded": index.is_sharded,
+            "has_faults": any(volume.fault for volume in listed),
+            "said": index.said,
+            "checksum": index.checksum,
+            "extensions": [extension.hex() for extension in tree.extensions],
+            "skipped": tree.skipped,
+            "control_left_out": tree.control_left_out,
         }
-        manifest: dict[str, Any] = {
-            "format": FORMAT_VERSION,
-            "source": os.fsencode(source).hex(),
-            "indexed_at_ns": at_ns,
-            "archives": [asdict(archive) for archive in archives],
-            "volumes": [
-                (
-                    v.archive,
-                    v.inner.hex(),
-                    len(v.members),
-                    len(v.texts),
-                    v.left_out,
-                    v.has_end_mark,
-                    v.has_rest,
-                    v.fault,
-                )
-                for v in listed
-            ],
-            "tree": None,
-            "auto": auto,
-        }
-        if index is not None:
-            tree = index.grown.tree
-            arrays |= {name: getattr(tree, name) for name in TREE_ARRAYS}
-            arrays |= {name: getattr(index.grown, name) for name in _PLACES}
-            manifest["tree"] = {
-                "layout": index.layout,
-                "asked": asked,
-                "is_sharded": index.is_sharded,
-                "has_faults": any(volume.fault for volume in listed),
-                "said": index.said,
-                "checksum": index.checksum,
-                "extensions": [extension.hex() for extension in tree.extensions],
-                "skipped": tree.skipped,
-                "control_left_out": tree.control_left_out,
-            }
-        return manifest | {"arrays": {name: array_files.save(folder, name, each) for name, each in arrays.items()}}
-
     try:
-        keep_folder(kept_at(cache_dir, source), write)
+        keep_folder(kept_at(cache_dir, source), manifest, arrays)
     except OSError as error:
         log.warning("cannot keep the index of %s in %s (%s); the next mount reads it again", source, cache_dir, error)
 
@@ -166,9 +151,7 @@ class Kept:
     def _load(cls, cache_dir: Path, source: str) -> Kept | None:
         place = kept_at(cache_dir, source)
         try:
-            if not is_own_folder(os.lstat(place)):
-                return None
-            manifest = json.loads((place / MANIFEST).read_bytes())
+            manifest = read_kept(place)
             if manifest["format"] != FORMAT_VERSION or manifest["source"] != os.fsencode(source).hex():
                 return None
             at_ns = int(manifest["indexed_at_ns"])
@@ -205,16 +188,14 @@ class Kept:
                 return None
             if layout not in (tree["asked"], tree["layout"]) or (tree["has_faults"] and not salvages):
                 return None
-            columns = {name: self._array(name) for name in TREE_ARRAYS}
-            places = {name: self._array(name) for name in _PLACES}
             made = Tree(
-                **columns,
+                **kept_arrays(self.place, self.manifest, TREE_ARRAYS),
                 extensions=tuple(bytes.fromhex(text) for text in tree["extensions"]),
                 roots=(),
                 skipped=int(tree["skipped"]),
                 control_left_out=int(tree["control_left_out"]),
             )
-            grown = Grown(made, **places, blocked=0, lost=0)
+            grown = Grown(made, **kept_arrays(self.place, self.manifest, _PLACES), blocked=0, lost=0)
             return ArchiveIndex(
                 archives,
                 grown,
@@ -234,7 +215,8 @@ class Kept:
         now = {archive.path: at for at, archive in enumerate(archives)}
         found: dict[int, list[Volume]] = {}
         try:
-            members, texts = self._array("members").view(MEMBER), self._array("texts").tobytes()
+            arrays = kept_arrays(self.place, self.manifest, ("members", "texts"))
+            members, texts = arrays["members"].view(MEMBER), arrays["texts"].tobytes()
             before = self.manifest["archives"]
             first = text = 0
             faulty = {number for number, *_, fault in self.manifest["volumes"] if fault and not salvages}
@@ -255,6 +237,3 @@ class Kept:
         # A file that was written while the clock stood may change without another time.
         is_certain = now.e_tag is not None or now.mtime_ns < self.at_ns - RACY_NS
         return Archive(**before) == now and is_certain
-
-    def _array(self, name: str) -> NDArray[Any]:
-        return array_files.load(self.place, name, self.manifest["arrays"][name], in_memory=True)

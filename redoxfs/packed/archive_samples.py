@@ -7,25 +7,22 @@ part of the key. So an unchanged set is loaded, and anything else is made again.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
 
 from redoxfs import __version__, dataset
 from redoxfs.chunks import Cells
-from redoxfs.dataset import Catalog, ClassesError, array_files, build_catalog, show
-from redoxfs.dataset.cache import MANIFEST, keep_folder
+from redoxfs.dataset import Catalog, ClassesError, build_catalog, show
+from redoxfs.dataset.cache import keep_folder, kept_arrays, read_kept
 from redoxfs.dataset.decision import is_table
 from redoxfs.dataset.members import role_of
 from redoxfs.dataset.stored import CLASSES, catalog_of, described, in_range
-from redoxfs.linux.owned import is_own_folder
 from redoxfs.packed.archive_cache import ArchiveIndex, kept_at
 from redoxfs.packed.archive_contents import contents_of
 from redoxfs.packed.archive_files import ArchiveSource
@@ -113,16 +110,10 @@ def _rules() -> str:
 
 
 def _keep(cache_dir: Path, source: str, key: str, catalog: Catalog, cells: Cells) -> None:
-    def write(folder: Path) -> dict[str, Any]:
-        arrays = {name: getattr(catalog, name) for name in CLASSES} | {"cells": cells.cells}
-        return {
-            "key": key,
-            **described(catalog, line=catalog.verdict.line),
-            "arrays": {name: array_files.save(folder, name, each) for name, each in arrays.items()},
-        }
-
+    manifest = {"key": key, **described(catalog, line=catalog.verdict.line)}
+    arrays = {name: getattr(catalog, name) for name in CLASSES} | {"cells": cells.cells}
     try:
-        keep_folder(kept_at(cache_dir, source, "samples"), write)
+        keep_folder(kept_at(cache_dir, source, "samples"), manifest, arrays)
     except OSError as error:
         log.warning(
             "cannot keep the samples of %s in %s (%s); the next mount finds them again", source, cache_dir, error
@@ -132,15 +123,10 @@ def _keep(cache_dir: Path, source: str, key: str, catalog: Catalog, cells: Cells
 def _load(cache_dir: Path, source: str, key: str, found: ArchiveIndex) -> tuple[Catalog, Cells] | None:
     place = kept_at(cache_dir, source, "samples")
     try:
-        if not is_own_folder(os.lstat(place)):
-            return None
-        manifest = json.loads((place / MANIFEST).read_bytes())
+        manifest = read_kept(place)
         if manifest["key"] != key:
             return None
-        arrays = {
-            name: array_files.load(place, name, manifest["arrays"][name], in_memory=True)
-            for name in (*CLASSES, "cells")
-        }
+        arrays = kept_arrays(place, manifest, (*CLASSES, "cells"))
         catalog = catalog_of(found.grown.tree, manifest, arrays)
         cells = arrays["cells"]
         if not in_range(cells + 1, len(catalog.class_of) + 1):
