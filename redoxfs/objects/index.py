@@ -37,7 +37,7 @@ from redoxfs.packed.index import (
     DamagedDatasetError,
     Index,
     load_index,
-    read_manifest,
+    parse_manifest,
 )
 
 INDEXES = "indexes"
@@ -105,12 +105,10 @@ async def _fetch(client: Client, cache: Path) -> Fetched:
     try:
         durable.write_file(fresh / MANIFEST, text)
         try:
-            manifest = read_manifest(fresh)
+            manifest = parse_manifest(text, client.address.of(MANIFEST))
             checksum = str(json.loads(text)["checksum"])
             sizes = {name: int(manifest["arrays"][name]["bytes"]) for name in ARRAYS}
             shards = [(str(shard["name"]), int(shard["bytes"])) for shard in manifest["shards"]]
-        except DamagedDatasetError as error:
-            raise DamagedDatasetError(str(error).replace(str(fresh), client.address.url)) from None
         except (KeyError, TypeError, ValueError, OverflowError):
             raise DamagedDatasetError(f"{client.address.of(MANIFEST)} is damaged") from None
         if not _CHECKSUM.fullmatch(checksum) or any(size < 0 for size in sizes.values()):

@@ -46,7 +46,7 @@ from redoxfs.packed.index import (
     Sums,
     arrays_of,
     describe,
-    read_manifest,
+    parse_manifest,
     save_arrays,
     seal,
 )
@@ -99,7 +99,7 @@ def pack_to(
         (folder / FOLDER).mkdir()
         records = save_arrays(folder / FOLDER, arrays_of(catalog, cells, positions))
         draft = draft_of(manifest, records)
-        there = _manifest_at(writer, folder)
+        there = _manifest_at(writer)
         if there is not None:
             packed = packed_before(there, manifest, records, str(address))
             _clear(writer)
@@ -126,19 +126,13 @@ def pack_to(
 # The destination
 
 
-def _manifest_at(writer: Writer, folder: Path) -> dict[str, Any] | None:
+def _manifest_at(writer: Writer) -> dict[str, Any] | None:
     """The manifest that is there, if there is one. Raises PackError if it is damaged."""
     text = writer.read_if_there(MANIFEST, MANIFEST_MAX_BYTES)
-    if text is None:
-        return None
-    at = folder / "there"
-    at.mkdir()
-    (at / MANIFEST).write_bytes(text)
     try:
-        return read_manifest(at)
+        return None if text is None else parse_manifest(text, writer.address.of(MANIFEST))
     except DamagedDatasetError as error:
-        line = str(error).replace(str(at), writer.address.url)
-        raise PackError(f"{line}; remove {writer.address}, or name a new folder") from None
+        raise PackError(f"{error}; remove {writer.address}, or name a new folder") from None
 
 
 def _claim(writer: Writer, draft: bytes) -> None:

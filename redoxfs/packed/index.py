@@ -260,14 +260,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         with array_files.open_plain(path) as file:
             if os.fstat(file.fileno()).st_size > MANIFEST_MAX_BYTES:
                 raise DamagedDatasetError(f"{path} is longer than any manifest")
-            text = file.read()
-        manifest = json.loads(text)
-        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-            raise DamagedDatasetError(f"{path} is not the manifest of a packed dataset, or is damaged")
-        if _is_deep(manifest, MOST_DEPTH):
-            raise ValueError("lists in lists")
-        if manifest.pop("checksum", None) != _checksum(manifest, TEXT_MOST_TIMES * len(text)):
-            raise DamagedDatasetError(f"{path} is damaged: its checksum is wrong")
+            return parse_manifest(file.read(), str(path))
     except FileNotFoundError:
         if (folder / PACKING).is_dir():
             what = "the pack is unfinished; run the same redoxfs pack again to resume it"
@@ -276,11 +269,23 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DamagedDatasetError(f"{folder}: {what}") from None
     except OSError as error:
         raise DamagedDatasetError(f"{path}: {error.strerror or error}") from None
+
+
+def parse_manifest(text: bytes, where: str) -> dict[str, Any]:
+    """The manifest that a text is. Raises DamagedDatasetError, as `read_manifest`."""
+    try:
+        manifest = json.loads(text)
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+            raise DamagedDatasetError(f"{where} is not the manifest of a packed dataset, or is damaged")
+        if _is_deep(manifest, MOST_DEPTH):
+            raise ValueError("lists in lists")
+        if manifest.pop("checksum", None) != _checksum(manifest, TEXT_MOST_TIMES * len(text)):
+            raise DamagedDatasetError(f"{where} is damaged: its checksum is wrong")
     except (ValueError, RecursionError):
-        raise DamagedDatasetError(f"{path} is damaged: it is not JSON, or not that of a manifest") from None
+        raise DamagedDatasetError(f"{where} is damaged: it is not JSON, or not that of a manifest") from None
     if manifest.get("version") != VERSION:
         raise DamagedDatasetError(
-            f"{path} is of format version {manifest.get('version')!r:.20}; this redoxfs reads version {VERSION}"
+            f"{where} is of format version {manifest.get('version')!r:.20}; this redoxfs reads version {VERSION}"
         )
     return manifest
 
