@@ -10,7 +10,6 @@ A file whose checksum is wrong is requested once more by itself. A request that 
 (`client`); then each file of the sweep is an error in its place, with the same text.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -118,14 +117,7 @@ class ObjectStore(ShardedStore):
         # The smallest number of equal parts: none is tiny.
         parts = -(-(end - begin) // PART_BYTES)
         bounds = [begin + (end - begin) * part // parts for part in range(parts + 1)]
-        tasks = [
-            asyncio.ensure_future(self._client.get(name, first, last, version)) for first, last in pairwise(bounds)
-        ]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+        return await all_of(self._client.get(name, first, last, version) for first, last in pairwise(bounds))
 
 
 class _ObjectRead(BackgroundRead):
