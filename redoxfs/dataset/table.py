@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.dataset.classes import hard_links_apart
 from redoxfs.dataset.errors import ClassesError, show
 from redoxfs.dataset.groups import Groups
 from redoxfs.dataset.tree import Tree
@@ -340,13 +341,10 @@ class _Finder:
 
 def _refuse_inodes(tree: Tree, where: str, label: NDArray[np.int32], line: NDArray[np.int32], names: list[str]) -> None:
     """Raise ClassesError if two names of one file (hard links) have different classes."""
-    entries = np.flatnonzero((label >= 0) & (tree.nlink > 1))
-    entries = entries[np.lexsort((line[entries], tree.inode[entries], tree.device[entries]))]
-    one, other = entries[:-1], entries[1:]
-    same = (tree.inode[one] == tree.inode[other]) & (tree.device[one] == tree.device[other])
-    clash = np.flatnonzero(same & (label[one] != label[other]))
-    if len(clash):
-        a, b = int(one[clash[0]]), int(other[clash[0]])
+    named = np.flatnonzero(label >= 0)
+    apart = hard_links_apart(tree, named, label[named])
+    if apart is not None:
+        a, b = sorted(apart, key=line.__getitem__)
         raise ClassesError(
             f"{where}, line {int(line[b])}: {show(tree.path(b))} is {names[int(label[b])]}, and"
             f" {show(tree.path(a))} of line {int(line[a])} is the same file (a hard link) as {names[int(label[a])]}"
