@@ -282,24 +282,13 @@ class Writer:
             if not sample.size:
                 parts.append(_NOTHING)
                 at += len(_NOTHING)
-        self._write_parts(segment.data_fd, parts, segment.data_end)
+        _write_all(self._disk, segment.data_fd, parts, segment.data_end)
         self._disk.sync(segment.data_fd)
         os.posix_fadvise(segment.data_fd, segment.data_end, at - segment.data_end, os.POSIX_FADV_DONTNEED)
         segment.data_end = at
         segment.append(KEPT, files, sums)
         self._copies.add(segment.name, files, sums, segment.index_end)
         self.written_bytes += sum(sample.size for sample in kept)
-
-    def _write_parts(self, fd: int, parts: Sequence[memoryview], at: int) -> None:
-        rest = deque(parts)
-        while rest:
-            some = [rest[i] for i in range(min(len(rest), _IOV_MAX))]
-            written = self._disk.write(fd, some, at)
-            at += written
-            while rest and written >= len(rest[0]):
-                written -= len(rest.popleft())
-            if written:
-                rest[0] = rest[0][written:]
 
     def _reserved(self, segment: "Segment", samples: list[Offered]) -> list[Offered]:
         """The first of ``samples``, for which there is room. Extends the segment for them."""
@@ -325,6 +314,18 @@ class Writer:
                 self._changed.notify_all()
             log.warning("%s: the cache is full; other samples are read from SOURCE", self.name)
         return kept
+
+
+def _write_all(disk: Disk, fd: int, parts: Sequence[memoryview], at: int) -> None:
+    rest = deque(parts)
+    while rest:
+        some = [rest[i] for i in range(min(len(rest), _IOV_MAX))]
+        written = disk.write(fd, some, at)
+        at += written
+        while rest and written >= len(rest[0]):
+            written -= len(rest.popleft())
+        if written:
+            rest[0] = rest[0][written:]
 
 
 class Segment:
@@ -377,14 +378,10 @@ class Segment:
 
     def append(self, magic: int, files: Sequence[tuple[int, int, int]], sums: Sequence[int]) -> None:
         """Append a batch to the index."""
-        rest = memoryview(encoded(magic, files, sums, self._seed))
-        at = self.index_end
-        while rest:
-            written = self._disk.write(self.index_fd, [rest], at)
-            at += written
-            rest = rest[written:]
+        batch = memoryview(encoded(magic, files, sums, self._seed))
+        _write_all(self._disk, self.index_fd, [batch], self.index_end)
         self._disk.sync(self.index_fd)
-        self.index_end = at
+        self.index_end += len(batch)
 
     def close(self) -> None:
         """Let other processes write it."""
