@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from t1_auto_verdicts import ANY, DIR, catalog, check_redirected, check_refused, imagenet, imagenet_s, make, numbers
+from auto_trees import ANY, DIR, TREES, make, numbers
+from t1_auto_verdicts import catalog, check_redirected, check_refused
 
 from redoxfs.dataset import Beside, build_catalog, look_beside, read_tree
 
@@ -44,7 +45,7 @@ def test_a_split_beside_the_source_with_the_same_directories_is_proof(root: Path
 
 
 def test_wordnet_ids_in_a_source_named_like_a_split_are_proof(root: Path) -> None:
-    imagenet(root)
+    TREES["imagenet"].build(root)
     (root / "val").rename(root.parent / "elsewhere")
     check_redirected(root / "train", "3 class directories", {".": True})
     (root / "train").rename(root / "training2012")
@@ -145,7 +146,7 @@ def test_possible_labels_beside_the_source_are_a_doubt(root: Path, add: Build, w
 
 
 def test_one_split_of_imagenet_s_is_refused_like_all(root: Path) -> None:
-    imagenet_s(root)
+    TREES["imagenet_s"].build(root)
     for split in ("train", "train-semi", "train-semi-segmentation", "validation", "validation-segmentation"):
         check_refused(root / split, "beside the source is the same part of the data", set())
 

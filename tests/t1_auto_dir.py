@@ -7,21 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from t1_auto_verdicts import (
-    busi,
-    catalog,
-    cats_and_dogs,
-    coco_without_annotations,
-    flower_photos,
-    imagenet_as_downloaded,
-    intel,
-    listed_classes,
-    made,
-    make,
-    msr_vtt,
-    oxford_pets,
-    two_formats,
-)
+from auto_trees import TREES, make
+from t1_auto_verdicts import catalog, made
 
 Build = Callable[[Path], None]
 
@@ -33,12 +20,12 @@ def redirected(root: Path, groups: str | None = None) -> dict[str, int]:
 
 
 def with_a_sample_at_the_top(root: Path) -> None:
-    cats_and_dogs(root)
+    TREES["cats_and_dogs"].build(root)
     make(root, "logo.png")
 
 
 def with_a_folder_of_all(root: Path) -> None:
-    cats_and_dogs(root)
+    TREES["cats_and_dogs"].build(root)
     make(root, *(f"all/{i}.jpg" for i in range(5)), *(f"train/cats/more/{i}.jpg" for i in range(3)))
 
 
@@ -56,7 +43,7 @@ CATS_AND_DOGS = {"train/cats": 8, "train/dogs": 8, "validation/cats": 4, "valida
     ("build", "classes", "said"),
     [
         (
-            imagenet_as_downloaded,
+            TREES["imagenet_as_downloaded"].build,
             {"train/n01440764": 12, "train/n01443537": 12},
             "not redirected: 20 samples directly in a split (test, val); to redirect them: " + TABLE,
         ),
@@ -94,14 +81,14 @@ def test_samples_in_no_class_directory_are_not_redirected(
     ("build", "words"),
     [
         (
-            coco_without_annotations,
+            TREES["coco_without_annotations"].build,
             "10 samples directly in a split (train2017,",
         ),
         (
-            oxford_pets,
+            TREES["oxford_pets"].build,
             "20 samples in a directory with no other class beside it (images,",
         ),
-        (msr_vtt, "16 samples directly in a split (TestVideo, TrainValVideo)"),
+        (TREES["msr_vtt"].build, "16 samples directly in a split (TestVideo, TrainValVideo)"),
     ],
 )
 def test_no_possible_class_directory_means_no_redirection(tmp_path: Path, build: Build, words: str) -> None:
@@ -112,13 +99,13 @@ def test_no_possible_class_directory_means_no_redirection(tmp_path: Path, build:
 
 
 def test_a_directory_in_one_of_its_own_name_counts_once(tmp_path: Path) -> None:
-    assert redirected(made(tmp_path, intel)) == {
+    assert redirected(made(tmp_path, TREES["intel"].build)) == {
         f"seg_{split}/seg_{split}/{name}": 8 for split in ("train", "test") for name in ("buildings", "sea")
     }
 
 
 def with_a_table(root: Path) -> None:
-    cats_and_dogs(root)
+    TREES["cats_and_dogs"].build(root)
     make(root, "train.csv")
 
 
@@ -130,13 +117,13 @@ SINGLE = "nothing is named like a validation split: if the script makes a split 
 @pytest.mark.parametrize(
     ("build", "groups", "warnings"),
     [
-        (cats_and_dogs, None, []),
-        (listed_classes, None, []),
+        (TREES["cats_and_dogs"].build, None, []),
+        (TREES["listed_classes"].build, None, []),
         (with_a_table, None, ["train.csv looks like a label table; --classes dir does not read it"]),
-        (flower_photos, None, [SINGLE]),
-        (busi, None, [PAIR, SINGLE]),
-        (two_formats, None, ["cat/00.jpg and 00.png may be parts of one sample", SINGLE]),
-        (two_formats, "stem", [SINGLE, TOGETHER]),
+        (TREES["flower_photos"].build, None, [SINGLE]),
+        (TREES["busi"].build, None, [PAIR, SINGLE]),
+        (TREES["two_formats"].build, None, ["cat/00.jpg and 00.png may be parts of one sample", SINGLE]),
+        (TREES["two_formats"].build, "stem", [SINGLE, TOGETHER]),
     ],
 )
 def test_doubts_about_classes_dir_are_warnings(

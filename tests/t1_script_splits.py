@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from t1_auto_verdicts import catalog, imagenet_as_downloaded, made, make
+from auto_trees import TREES, make
+from t1_auto_verdicts import catalog, made
 
 Build = Callable[[Path], None]
 
@@ -125,7 +126,7 @@ def test_validation_data_beside_the_source_is_seen(tmp_path: Path) -> None:
 
 
 def test_flat_validation_data_is_seen(tmp_path: Path) -> None:
-    assert lines(made(tmp_path, imagenet_as_downloaded), "auto") == []
+    assert lines(made(tmp_path, TREES["imagenet_as_downloaded"].build), "auto") == []
 
 
 def test_where_nothing_is_redirected_nothing_is_said(tmp_path: Path) -> None:

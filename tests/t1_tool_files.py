@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from t1_auto_verdicts import catalog, check_redirected, imagenet, make
+from auto_trees import TREES, make
+from t1_auto_verdicts import catalog, check_redirected
 
 HASH = "0f" * 32
 OF_IMAGES = {"hash": HASH, "results": (2, 0, 2, [("/data/train/cat/1.jpg", 0)]), "msgs": [], "version": "1.0.3"}
@@ -26,7 +27,7 @@ def save(path: Path, value: Any) -> None:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     root = tmp_path / "pets"
-    imagenet(root)
+    TREES["imagenet"].build(root)
     return root
 
 

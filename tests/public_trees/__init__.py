@@ -5,10 +5,23 @@ many. They do not depend on the rules of redoxfs.
 """
 
 from pathlib import Path
+from typing import Any
 
+from tree_tables import Row, rows_of
+
+from public_trees import public
 from public_trees.public import Public
-from public_trees.tables import trees_in
 
-TREES = [tree for path in sorted(Path(__file__).parent.glob("*.txt")) for tree in trees_in(path)]
+
+def _tree(row: Row) -> Public:
+    fields: dict[str, Any] = {**row.fields}
+    for key in fields.keys() & {"label", "split", "texts"}:
+        fields[key] = eval(fields[key], vars(public))
+    if len(set(row.files)) != len(row.files):
+        raise ValueError(f"{row.name} has {next(path for path in row.files if row.files.count(path) > 1)} twice")
+    return Public(row.name, tuple(row.files), **fields)
+
+
+TREES = [_tree(row) for table in sorted(Path(__file__).parent.glob("*.txt")) for row in rows_of(table)]
 
 __all__ = ["TREES", "Public"]

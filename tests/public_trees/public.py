@@ -33,7 +33,7 @@ class Public:
     """
 
     name: str
-    files: list[str]
+    files: tuple[str, ...]
     label: Rule
     split: Rule
     ideal: str = "none"

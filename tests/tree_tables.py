@@ -1,4 +1,4 @@
-"""Trees of public datasets in text tables, one file for each field."""
+"""Trees of files in text tables: one line for a tree, and a line for each pattern of its files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from types import CodeType
-from typing import Any
-
-from public_trees import public
-from public_trees.public import Public
+from typing import Any, NamedTuple
 
 Draw = Callable[[random.Random], object]
 
@@ -22,39 +19,42 @@ _EXPRESSION = re.compile(r"[\w.]*\(|\[")
 _IN_CAPITALS = re.compile(r"\{[A-Z][^{}]*\}")
 
 
-def trees_in(path: Path) -> list[Public]:
-    """The trees of a file. Two blanks divide cells, and a line with eight blanks in front continues the one before.
+class Row(NamedTuple):
+    """A tree: what its line says of it, and the paths of its files."""
+
+    name: str
+    fields: dict[str, str]
+    files: list[str]
+
+
+def rows_of(path: Path, functions: Mapping[str, object] | None = None) -> list[Row]:
+    """The trees of a table. Two blanks divide cells, and a line with eight blanks in front continues the one before.
 
         WORD = …                                  a constant, for the lines below
-        NAME  label=RULE  split=RULE  …           a tree, with the fields of `Public`
+        NAME  FIELD=TEXT  …                       a tree
             PATTERN  PATTERN  …  FIELD=VALUES  …  files: the patterns with every combination of the fields' values
 
     A pattern is an f-string of its fields. Values are a number of values from 0; words, separated by bars if a word has
-    blanks; an expression of Python; or a draw: a function that returns a new value for each combination, in any
-    directory. Each value of a field `a,b` has two words. A field in capitals repeats the line for each of its values,
-    so that draws begin again.
+    blanks; an expression of Python, which may call ``functions``; or a draw: a function that returns a new value for
+    each combination, in any directory. Each value of a field `a,b` has two words. A field in capitals repeats the line
+    for each of its values, so that draws begin again.
     """
-    trees: list[Public] = []
-    known: dict[str, object] = {}
+    rows: list[Row] = []
+    known: dict[str, object] = {**(functions or {})}
     for line in path.read_text().replace("\n        ", "  ").splitlines():
         word, is_constant, text = line.partition(" = ")
         cells = re.split("  +", line.strip())
         fields = {match[1]: match[2] for match in map(_FIELD.fullmatch, cells) if match is not None}
         others = [cell for cell in cells if _FIELD.fullmatch(cell) is None]
+        if line.startswith("#"):
+            continue
         if is_constant:
             known[word] = " ".join(text.split())
         elif line.startswith("    "):
-            trees[-1].files.extend(_files(others, fields, known))
-        elif line and not line.startswith("#"):
-            values: dict[str, Any] = {**fields}
-            for key in fields.keys() & {"label", "split", "texts"}:
-                values[key] = eval(fields[key], vars(public), known)
-            trees.append(Public(others[0], [], **values))
-    for tree in trees:
-        if len(set(tree.files)) != len(tree.files):
-            twice = next(name for name in tree.files if tree.files.count(name) > 1)
-            raise ValueError(f"{tree.name} has {twice} twice")
-    return trees
+            rows[-1].files.extend(_files(others, fields, known))
+        elif line:
+            rows.append(Row(others[0], fields, []))
+    return rows
 
 
 def _files(patterns: list[str], fields: dict[str, str], known: dict[str, object]) -> Iterator[str]:
@@ -70,7 +70,7 @@ def _files(patterns: list[str], fields: dict[str, str], known: dict[str, object]
         chance = random.Random(repr(seed))
         for chosen in _combinations(spread, here):
             one = chosen | {key: draw(chance) for key, draw in drawn.items()}
-            yield from (_filled(pattern, one) for pattern in several)
+            yield from (_filled(pattern, here | one) for pattern in several)
 
 
 def _combinations(fields: Mapping[str, str], known: dict[str, object]) -> Iterator[dict[str, Any]]:
