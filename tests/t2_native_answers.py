@@ -254,7 +254,8 @@ class Comparison:
         await self._same(wire.lookup(parent, self._tree.name(child) or b"missing"), step.thread)
 
     async def lookup_odd(self, step: Step) -> None:
-        names = [b".redoxfs", b"missing", b"m" * 255, b"stats.json", b"exact", b"served"]
+        own = self._tree.name(step.two % len(self._tree))
+        names = [b".redoxfs", b"missing", b"m" * 255, b"stats.json", b"exact", b"served", own[:-1] or b"m", own + b"m"]
         await self._same(wire.lookup(self._folder(step), names[step.three % len(names)]), step.thread)
 
     async def readlink(self, step: Step) -> None:

@@ -21,10 +21,6 @@ class Buffer:
     def __init__(self, data: Readable) -> None:
         """A copy of ``data``. Raises MemoryError."""
 
-    @staticmethod
-    def filled(size: int, fill: Callable[[memoryview], object]) -> Buffer:
-        """A buffer of ``size`` bytes that ``fill`` writes, through a writable view that ends with the call."""
-
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     @staticmethod
@@ -60,9 +56,6 @@ class Tree:
         sample_of: Readable,
     ) -> None: ...
     def __len__(self) -> int: ...
-    def lookup(self, parent: int, name: bytes) -> int:
-        """The entry called ``name`` in the directory ``parent``, or -1."""
-
     def path(self, entry: int) -> bytes:
         """The path of an entry, relative to the root."""
 

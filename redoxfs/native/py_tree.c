@@ -118,18 +118,6 @@ static PyObject *tree_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
 
 static Py_ssize_t tree_len(PyObject *self) { return (Py_ssize_t)((tree_object *)self)->tree.entries; }
 
-static PyObject *tree_lookup(PyObject *self, PyObject *args) {
-    Py_ssize_t parent;
-    const char *name;
-    Py_ssize_t length;
-    if (!PyArg_ParseTuple(args, "ny#:lookup", &parent, &name, &length)) {
-        return NULL;
-    }
-    // A negative number is a very large one, which no entry has.
-    return PyLong_FromLongLong(
-        redox_tree_lookup(&((tree_object *)self)->tree, (size_t)parent, name, (size_t)length));
-}
-
 static PyObject *tree_path(PyObject *self, PyObject *number) {
     const redox_tree *tree = &((tree_object *)self)->tree;
     Py_ssize_t entry = PyNumber_AsSsize_t(number, PyExc_IndexError);
@@ -148,7 +136,6 @@ static PyObject *tree_path(PyObject *self, PyObject *number) {
 }
 
 static PyMethodDef tree_methods[] = {
-    {"lookup", tree_lookup, METH_VARARGS, "The entry called name in the directory parent, or -1."},
     {"path", tree_path, METH_O, "The path of an entry, relative to the root."},
     {NULL},
 };

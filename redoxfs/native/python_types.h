@@ -49,5 +49,6 @@ const redox_tree *redox_tree_of(PyObject *object);
 redox_shared *redox_shared_of(PyObject *object);
 redox_histogram *redox_histogram_of(PyObject *object);
 
-// A Python Buffer that takes over one reference of `buffer`; NULL with MemoryError set (the reference is dropped).
+// A Python Buffer that takes over one reference of `buffer`, which may be NULL. NULL with MemoryError set: then the
+// reference is dropped.
 PyObject *redox_buffer_new_object(redox_buffer *buffer);
