@@ -20,7 +20,7 @@ from stores import bytes_in_buffers
 
 from redoxfs.fs.inodes import DATA, inode_of
 from redoxfs.linux.detach import detach
-from redoxfs.linux.fuse_device import MAX_READ_BYTES, mount
+from redoxfs.linux.fuse_device import MAX_READ_BYTES, clone, mount
 from redoxfs.native import Buffer, Session
 from redoxfs.native._native import INIT, OPEN, READ, RELEASE, STAT
 
@@ -42,7 +42,10 @@ class Filesystem:
         self.mountpoint = mountpoint
         self.folder = mountpoint / "folder"
         self._device = mount(mountpoint, fsname="test", options=set())
-        self.session = Session(self._device.fd, -1, small_tree(), max_read=MAX_READ_BYTES, helpers=helpers)
+        self._clones = [clone(self._device.fd) for _ in range(helpers)]
+        self.session = Session(
+            self._device.fd, -1, small_tree(), max_read=MAX_READ_BYTES, helpers=helpers, clones=self._clones
+        )
         self._direct_io = direct_io
         self.events: Counter[int] = Counter()
         self.turns: Counter[int] = Counter()
@@ -124,6 +127,8 @@ class Filesystem:
         self.thread.join()
         assert self.session.counts()["not_voided"] == 0
         self.session.close()
+        for each in self._clones:
+            os.close(each)
         self._device.end()
         for fd in (self._wake, self._woken):
             os.close(fd)

@@ -473,13 +473,13 @@ def _mounted(spec: MountSpec, tree: Tree, relay: Relay, shared: Shared | None) -
     else:
         device = spec.receive()
     try:
-        clones: tuple[int, ...] = ()
         if spec.keeper is not None and spec.keeper.devices:
             clones = spec.keeper.devices[1:]
-        elif spec.keeper is not None:
-            # The kernel takes an answer only on the descriptor that the request came from.
-            clones = tuple(clone(device.fd) for _ in range(spec.fuse_threads))
-            spec.keeper.hold((device.fd, *clones))
+        else:
+            clones = _clones(spec, device)
+            if spec.keeper is not None:
+                # The kernel takes an answer only on the descriptor that the request came from.
+                spec.keeper.hold((device.fd, *clones))
         session = Session(
             device.fd,
             relay.fd,
@@ -500,10 +500,23 @@ def _mounted(spec: MountSpec, tree: Tree, relay: Relay, shared: Shared | None) -
         device.close()
         raise
     session.close()
+    if spec.keeper is None:
+        for each in clones:
+            os.close(each)
     if spec.keeper is not None and spec.keeper.restarting:
         device.close()
     else:
         device.end()
+
+
+def _clones(spec: MountSpec, device: Channel) -> tuple[int, ...]:
+    """A descriptor for each helper; none where the device cannot be opened, as beside a job: then they share it."""
+    try:
+        return tuple(clone(device.fd) for _ in range(spec.fuse_threads))
+    except OSError:
+        if spec.keeper is not None:
+            raise
+        return ()
 
 
 async def _stop_on_signals(

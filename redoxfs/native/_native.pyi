@@ -327,8 +327,8 @@ class Session:
         device: the FUSE descriptor, made non-blocking. Stays the caller's, who closes it after `close`.
         relay: one end of a SOCK_SEQPACKET pair, whose other end libfuse serves; -1 for none. Likewise.
         max_read: the limit of one read, in bytes.
-        helpers: threads that answer on clones of the descriptor, beside the caller of `take`.
-        clones: for the helpers. Those that lack one make it.
+        helpers: threads that answer too, beside the caller of `take`.
+        clones: of the descriptor, for the helpers. Those that lack one share it. They stay the caller's.
         shared: what outlives the session. If a former session used it, this one goes on: the requests that wait are
             delivered again, in their order, before new ones are received.
         blames: the former session crashed, which counts against the requests that it was at.

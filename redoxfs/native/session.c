@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "requests.h"
@@ -60,7 +59,6 @@ typedef struct {
     char *reply;      // REDOX_LISTING_BYTES
     int epoll;        // of a helper: its descriptor, and `stop`
     pthread_t thread;
-    bool owns_device;
     bool started;
 } worker;
 
@@ -247,22 +245,6 @@ static void *help(void *argument) {
     return NULL;
 }
 
-// A descriptor of the same connection, or the owner's where it cannot be cloned: a socket in a test.
-static int clone_device(int device, bool *cloned) {
-    *cloned = false;
-    int clone = open("/dev/fuse", O_RDWR | O_CLOEXEC | O_NONBLOCK);
-    if (clone < 0) {
-        return device;
-    }
-    uint32_t of = (uint32_t)device;
-    if (ioctl(clone, FUSE_DEV_IOC_CLONE, &of)) {
-        close(clone);
-        return device;
-    }
-    *cloned = true;
-    return clone;
-}
-
 static int add_to_epoll(int epoll, int fd, uint32_t events) {
     struct epoll_event event = {.events = events, .data.fd = fd};
     return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) ? errno : 0;
@@ -286,16 +268,14 @@ static int make_helper(redox_session *session, unsigned number) {
     worker *self = &session->workers[number];
     redox_devices *devices = &session->core.devices;
     if (number == devices->count) {
-        int clone = clone_device(devices->fds[0], &self->owns_device);
-        devices->fds[devices->count++] = clone;
+        devices->fds[devices->count++] = devices->fds[0];
     }
-    int device = devices->fds[number];
     self->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (self->epoll < 0) {
         return errno;
     }
     // Exclusive: a request wakes one helper, not all of them.
-    int error = add_to_epoll(self->epoll, device, EPOLLIN | EPOLLEXCLUSIVE);
+    int error = add_to_epoll(self->epoll, devices->fds[number], EPOLLIN | EPOLLEXCLUSIVE);
     if (!error) {
         error = add_to_epoll(self->epoll, session->stop_fd, EPOLLIN);
     }
@@ -457,9 +437,6 @@ void redox_session_free(redox_session *session) {
     redox_session_close(session);
     for (unsigned i = 0; i < session->workers_count; i++) {
         worker *self = &session->workers[i];
-        if (self->owns_device) {
-            close(session->core.devices.fds[self->device]);
-        }
         close_fd(self->epoll);
         if (!session->core.devices.shared) {
             free(self->request);

@@ -56,7 +56,7 @@ typedef struct redox_session redox_session;
 
 typedef struct {
     const int *devices;  // of one connection, non-blocking; they stay the caller's, as does the relay's
-    unsigned devices_count;  // at least one. A helper without one of these clones the first
+    unsigned devices_count;  // at least one. A helper without one of these shares the first
     int relay;   // -1 for none
     const redox_tree *tree;
     uint32_t max_read;
