@@ -7,6 +7,7 @@ page's style, so a meaning has one color on the whole page, in light and in dark
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from redoxfs.report.html import Html, binary_unit, escaped, joined, rate, seconds, tag
 
@@ -136,14 +137,10 @@ def lines(
     else:
         scale = Scale(0, highest * (1.0 if top else 1.04) or 1.0)
     at_x = [WIDTH * (time_s - times_s[0]) / end_s for time_s in times_s]
-    below: Values = [0.0] * len(series[0].values)
-    shapes = []
-    for each, values in zip(series, sums, strict=True):
-        if stacked:
-            shapes.append(f'<path class="area {each.kind}" d="{_area(at_x, values, below, scale)}"/>')
-            below = values
-        else:
-            shapes.append(f'<path class="line {each.kind}" d="{_steps(at_x, values, scale)}"/>')
+    if stacked:
+        shapes = [_areas([*pairwise(at_x)], series, sums, scale)]
+    else:
+        shapes = [f'<path class="line {each.kind}" d="{_steps(at_x, each.values, scale)}"/>' for each in series]
     for time_s, name in marks:
         x = WIDTH * (time_s - times_s[0]) / end_s
         shapes.append(f'<path class="mark" d="M{x:.1f} 0V{HEIGHT}"><title>{escaped(name)}</title></path>')
@@ -182,27 +179,39 @@ def _steps(at_x: Sequence[float], values: Values, scale: Scale) -> str:
     return "".join(path)
 
 
-def _area(at_x: Sequence[float], upper: Values, lower: Values, scale: Scale) -> str:
-    path = []
-    for number, (high, low) in enumerate(zip(upper, lower, strict=True)):
-        top, bottom = _y(high or 0.0, scale), _y(low or 0.0, scale)
-        if top < bottom:
-            path.append(f"M{at_x[number]:.1f} {bottom:.1f}V{top:.1f}H{at_x[number + 1]:.1f}V{bottom:.1f}Z")
-    return "".join(path)
+def _areas(
+    places: Sequence[tuple[float, float]], series: Sequence[Series], sums: Sequence[Values], scale: Scale
+) -> str:
+    """Areas on top of each other. ``places``: where each value begins and ends."""
+    below: Values = [0.0] * len(places)
+    shapes = []
+    for each, values in zip(series, sums, strict=True):
+        path = []
+        for (left, right), high, low in zip(places, values, below, strict=True):
+            top, bottom = _y(high or 0.0, scale), _y(low or 0.0, scale)
+            if top < bottom:
+                path.append(f"M{left:.1f} {bottom:.1f}V{top:.1f}H{right:.1f}V{bottom:.1f}Z")
+        shapes.append(f'<path class="area {each.kind}" d="{"".join(path)}"/>')
+        below = values
+    return "".join(shapes)
+
+
+def _band(left: float, right: float, *words: str) -> str:
+    """A strip that names its figures under a mouse."""
+    title = escaped("\n".join(words))
+    return (
+        f'<rect class="band" x="{left:.1f}" y="0" width="{right - left:.1f}" height="{HEIGHT}">'
+        f"<title>{title}</title></rect>"
+    )
 
 
 def _bands(times_s: Sequence[float], at_x: Sequence[float], series: Sequence[Series], label: Written) -> str:
-    """Strips that name their figures under a mouse."""
     step = max(1, math.ceil((len(at_x) - 1) / MOST_BANDS))
     found = []
     for number in range(0, len(at_x) - 1, step):
         last = min(number + step, len(at_x) - 1)
         told = [f"{each.name}: {label(value)}" for each in series if (value := each.values[last - 1]) is not None]
-        title = escaped("\n".join([f"at {seconds(times_s[last] - times_s[0])}", *told]))
-        found.append(
-            f'<rect class="band" x="{at_x[number]:.1f}" y="0" width="{at_x[last] - at_x[number]:.1f}" '
-            f'height="{HEIGHT}"><title>{title}</title></rect>'
-        )
+        found.append(_band(at_x[number], at_x[last], f"at {seconds(times_s[last] - times_s[0])}", *told))
     return "".join(found)
 
 
@@ -217,24 +226,11 @@ def histogram(
     sums = _sums(series)
     scale = Scale(0, max([value for value in sums[-1] if value is not None] + [1.0]) * 1.04)
     wide = WIDTH / len(bounds)
-    shapes = []
-    below: Values = [0.0] * len(bounds)
-    for each, values in zip(series, sums, strict=True):
-        path = []
-        for number, (high, low) in enumerate(zip(values, below, strict=True)):
-            top, bottom = _y(high or 0.0, scale), _y(low or 0.0, scale)
-            if top < bottom:
-                left, right = (number + 0.06) * wide, (number + 0.94) * wide
-                path.append(f"M{left:.1f} {bottom:.1f}V{top:.1f}H{right:.1f}V{bottom:.1f}Z")
-        shapes.append(f'<path class="area {each.kind}" d="{"".join(path)}"/>')
-        below = values
+    places = [((number + 0.06) * wide, (number + 0.94) * wide) for number in range(len(bounds))]
+    shapes = [_areas(places, series, sums, scale)]
     for number, bound in enumerate(bounds):
         told = [f"{each.name}: {label(value)}" for each in series if (value := each.values[number])]
-        words = escaped("\n".join([f"up to {bound_label(bound)}", *told]))
-        shapes.append(
-            f'<rect class="band" x="{number * wide:.1f}" y="0" width="{wide:.1f}" height="{HEIGHT}">'
-            f"<title>{words}</title></rect>"
-        )
+        shapes.append(_band(number * wide, (number + 1) * wide, f"up to {bound_label(bound)}", *told))
     decades = Scale(bounds[0] / 2, bounds[-1], True)
     return _plot(
         title,

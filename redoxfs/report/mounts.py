@@ -1,19 +1,30 @@
 """The charts of one mount over time, of its laps side by side, and of several mounts side by side."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from redoxfs.report import html
 from redoxfs.report.charts import Series, Table, bars, figure, histogram, lines
 from redoxfs.report.html import Html, joined, tag
-from redoxfs.report.words import ANSWERED, Run, advice, amplification, moment, rates_of, story, times_of
+from redoxfs.report.words import (
+    ANSWERED,
+    WAITING,
+    Run,
+    advice,
+    amplification,
+    moment,
+    rates_of,
+    redirected_share,
+    story,
+    times_of,
+)
 from redoxfs.telemetry import Outcome, storage_bytes
-from redoxfs.telemetry.history import Lap, Point
+from redoxfs.telemetry.history import Lap, Point, growth
 from redoxfs.telemetry.lap_watch import LapQuality
 
 MOST_ROWS = 40
-"""Of a table about time. Points are merged so that there are not more."""
+"""Of a table about time."""
 
 OUTCOMES = {
     Outcome.RESIDENT: "resident",
@@ -73,96 +84,103 @@ def facts(run: Run) -> Html:
 def _over_time(run: Run) -> Iterator[Html]:
     times_s = [point.time_s for point in run.points]
     marks = [(time_s, "another daemon took over") for time_s in run.restarts]
-    few = _few(run)
 
-    def over(*series: Series, label: Callable[[float], str], title: str, **how: Any) -> Html:
-        return lines(title, times_s, series, label, marks=marks, **how)
+    def chart(
+        title: str,
+        about: str,
+        series: Sequence[Series],
+        label: Callable[[float], str],
+        headings: Sequence[str],
+        cells: Callable[[Point, Point], Sequence[str]],
+        *,
+        has_legend: bool = True,
+        **how: Any,
+    ) -> Html:
+        drawing = lines(title, times_s, series, label, marks=marks, **how)
+        return figure(title, about, drawing, _table(run, headings, cells), legend=series if has_legend else ())
 
-    opens = Series("opens", "served", [rates.opens_per_s for rates in run.rates])
-    yield figure(
+    yield chart(
         "Opens a second",
         _steps(run),
-        over(opens, label=_per_s, title="Opens a second"),
-        _table(run, few, ("opens", "opens a second"), lambda one, two: (_grown("opens", one, two), _rate(one, two))),
+        [Series("opens", "served", [rates.opens_per_s for rates in run.rates])],
+        _per_s,
+        ("opens", "opens a second"),
+        lambda one, two: (_number(growth(one, two)["opens"]), html.number(rates_of(one, two).opens_per_s)),
+        has_legend=False,
     )
-    served = Series("to programs", "served", [rates.served_bytes_per_s for rates in run.rates])
-    read = Series("from storage", "storage", [rates.storage_bytes_per_s for rates in run.rates])
-    yield figure(
+    yield chart(
         "Bytes a second",
         "A rate from storage above that to programs is reading ahead, or reading again.",
-        over(read, served, label=html.rate, title="Bytes a second"),
-        _table(
-            run,
-            few,
-            ("from storage", "to programs"),
-            lambda one, two: (html.size(_from_storage(one, two)), _grown_bytes("bytes_served", one, two)),
-        ),
-        legend=(read, served),
+        [
+            Series("from storage", "storage", [rates.storage_bytes_per_s for rates in run.rates]),
+            Series("to programs", "served", [rates.served_bytes_per_s for rates in run.rates]),
+        ],
+        html.rate,
+        ("from storage", "to programs"),
+        lambda one, two: (html.size(storage_bytes(growth(one, two))), html.size(growth(one, two)["bytes_served"])),
     )
     sources = _sources(run)
     # Opens that wait for their first reply are counted, and have no outcome yet.
     if sources:
-        yield figure(
+        yield chart(
             "Where samples came from",
             "The share of opens by what they waited for: nothing (resident), a read in progress (in flight), a read of "
             "their own (demand), another node (remote), or storage, as the file is not redirected (direct).",
-            over(*sources, label=html.share, title="Where samples came from", stacked=True, top=1.0),
-            _table(
-                run,
-                few,
-                [OUTCOMES[outcome] for outcome in OUTCOMES],
-                lambda one, two: [_number(_opens_of(outcome, one, two)) for outcome in OUTCOMES],
-            ),
-            legend=sources,
+            sources,
+            html.share,
+            [*OUTCOMES.values()],
+            lambda one, two: [_number(count) for count in _counts(growth(one, two))],
+            stacked=True,
+            top=1.0,
         )
-        half = Series("half of the opens", "served", [rates.wait_p50_s for rates in run.rates])
-        most = Series("99 %", "wait", [rates.wait_p99_s for rates in run.rates])
-        yield figure(
+        yield chart(
             "How long opens took",
             "So many opens took at most this time, from receipt to reply. The scale is logarithmic.",
-            over(half, most, label=html.seconds, title="How long opens took", log=True),
-            _table(
-                run,
-                few,
-                ("half of the opens", "99 %"),
-                lambda one, two: [html.seconds(each) for each in _quantiles(one, two)],
-            ),
-            legend=(half, most),
+            [
+                Series("half of the opens", "served", [rates.wait_p50_s for rates in run.rates]),
+                Series("99 %", "wait", [rates.wait_p99_s for rates in run.rates]),
+            ],
+            html.seconds,
+            ("half of the opens", "99 %"),
+            lambda one, two: [
+                html.seconds(times_of(growth(one, two), *ANSWERED).quantile_s(share)) for share in (0.5, 0.99)
+            ],
+            log=True,
         )
         yield _waits(run)
-    states = [
-        Series(name, kind, [float(point.stats.get(place) or 0) for point in run.points[1:]])
-        for place, (name, kind) in PLACES.items()
-        if any(point.stats.get(place) for point in run.points)
-    ]
-    if states:
+    places = {place: of for place, of in PLACES.items() if any(point.stats.get(place) for point in run.points)}
+    if places:
         most_used = max(float(point.stats.get("memory_used_bytes") or 0) for point in run.points)
-        yield figure(
+        yield chart(
             "Samples in memory",
             f"By what they are there for. At most {html.size(most_used)} were used, of "
             f"{html.size(run.last.stats.get('memory_limit_bytes'))}.",
-            over(*states, label=html.compact, title="Samples in memory", stacked=True),
-            _table(
-                run,
-                few,
-                [*(series.name for series in states), "bytes"],
-                lambda _, two: [
-                    *(
-                        _number(two.stats.get(place))
-                        for place, (name, _) in PLACES.items()
-                        if name in {s.name for s in states}
-                    ),
-                    html.size(two.stats.get("memory_used_bytes")),
-                ],
-            ),
-            legend=states,
+            [
+                Series(name, kind, [float(point.stats.get(place) or 0) for point in run.points[1:]])
+                for place, (name, kind) in places.items()
+            ],
+            html.compact,
+            [*(name for name, _ in places.values()), "bytes"],
+            lambda _, two: [
+                *(_number(two.stats.get(place)) for place in places),
+                html.size(two.stats.get("memory_used_bytes")),
+            ],
+            stacked=True,
         )
-    ratios = Series("since the beginning", "storage", [_amplified(run.first, point) for point in run.points[1:]])
-    yield figure(
+    yield chart(
         "Read amplification",
         "Bytes read from storage for each byte served, since the beginning. 1 is reading everything once.",
-        over(ratios, label=html.number, title="Read amplification"),
-        _table(run, few, ("since the beginning",), lambda _, two: (html.number(_amplified(run.first, two)),)),
+        [
+            Series(
+                "since the beginning",
+                "storage",
+                [amplification(growth(run.first, point)) for point in run.points[1:]],
+            )
+        ],
+        html.number,
+        ("since the beginning",),
+        lambda _, two: (html.number(amplification(growth(run.first, two))),),
+        has_legend=False,
     )
 
 
@@ -175,74 +193,38 @@ def _per_s(value: float) -> str:
     return html.number(value, "/s")
 
 
-def _few(run: Run) -> list[Point]:
-    """At most `MOST_ROWS` + 1 of the points, the first and the last among them."""
+def _table(run: Run, headings: Sequence[str], cells: Callable[[Point, Point], Sequence[str]]) -> Table:
+    """A row for each interval between at most `MOST_ROWS` + 1 of the points, the first and the last among them."""
     step = max(1, -(-(len(run.points) - 1) // MOST_ROWS))
-    inner = list(run.points[:-1:step])
-    return [*inner, run.last]
-
-
-def _table(
-    run: Run, points: Sequence[Point], headings: Sequence[str], cells: Callable[[Point, Point], Sequence[str]]
-) -> Table:
-    """A row for each interval."""
-    rows = [(html.seconds(two.time_s - run.first.time_s), *cells(one, two)) for one, two in pairwise(points)]
-    return Table(("until", *headings), [*rows])
+    rows = [
+        (html.seconds(two.time_s - run.first.time_s), *cells(one, two))
+        for one, two in pairwise((*run.points[:-1:step], run.last))
+    ]
+    return Table(("until", *headings), rows)
 
 
 def _number(value: float | None) -> str:
     return html.NONE if value is None else f"{value:,.0f}"
 
 
-def _grown(name: str, one: Point, two: Point) -> str:
-    return _number(two.stats[name] - one.stats[name])
-
-
-def _grown_bytes(name: str, one: Point, two: Point) -> str:
-    return html.size(two.stats[name] - one.stats[name])
-
-
-def _from_storage(one: Point, two: Point) -> float:
-    return storage_bytes(two.stats) - storage_bytes(one.stats)
-
-
-def _rate(one: Point, two: Point) -> str:
-    return html.number(rates_of(one, two).opens_per_s)
-
-
-def _opens_of(outcome: Outcome, one: Point, two: Point) -> int:
-    return times_of(two.stats, outcome).since(times_of(one.stats, outcome)).count
-
-
-def _quantiles(one: Point, two: Point) -> tuple[float | None, float | None]:
-    rates = rates_of(one, two)
-    return rates.wait_p50_s, rates.wait_p99_s
-
-
-def _amplified(one: Point, two: Point) -> float | None:
-    served = two.stats["bytes_served"] - one.stats["bytes_served"]
-    return amplification({"bytes_read": _from_storage(one, two), "bytes_served": served})
+def _counts(grown: Mapping[str, Any]) -> list[int]:
+    """The opens of each of `OUTCOMES`."""
+    return [times_of(grown, outcome).count for outcome in OUTCOMES]
 
 
 def _sources(run: Run) -> list[Series]:
     """The share of each outcome in each interval; outcomes that there were."""
-    pairs = list(pairwise(run.points))
-    counts = {outcome: [_opens_of(outcome, one, two) for one, two in pairs] for outcome in OUTCOMES}
-    sums = [sum(counts[outcome][number] for outcome in OUTCOMES) for number in range(len(pairs))]
+    counts = [_counts(growth(one, two)) for one, two in pairwise(run.points)]
     return [
-        Series(
-            OUTCOMES[outcome],
-            outcome.label,
-            [count / total if total else None for count, total in zip(of, sums, strict=True)],
-        )
-        for outcome, of in counts.items()
-        if any(of)
+        Series(OUTCOMES[outcome], outcome.label, [each[at] / sum(each) if any(each) else None for each in counts])
+        for at, outcome in enumerate(OUTCOMES)
+        if any(each[at] for each in counts)
     ]
 
 
 def _waits(run: Run) -> Html:
     """A histogram of all opens, by outcome."""
-    found = {outcome: run.waited(outcome).buckets for outcome in OUTCOMES}
+    found = {outcome: times_of(run.grown, outcome).buckets for outcome in OUTCOMES}
     ends = [bound for buckets in found.values() for bound, _ in buckets if bound != float("inf")]
     low, high = min(ends, default=1e-6), max(ends, default=1e-3)
     bound = 2.0**10 / 1e9
@@ -311,16 +293,22 @@ def _lap_name(lap: Lap) -> str:
 
 
 def _lap_cells(lap: Lap) -> list[str]:
-    grown = lap.grown
-    answered = grown["redirected"] + grown["exact"]
-    everything = times_of(grown, *Outcome)
-    waited = times_of(grown, Outcome.IN_FLIGHT, Outcome.DEMAND, Outcome.REMOTE)
+    waited, *others = _cells(lap.grown)
     return [
         _lap_name(lap),
         html.seconds(lap.ended_s - lap.began_s),
-        _number(grown["opens"]),
+        _number(lap.grown["opens"]),
+        waited,
+        html.share(redirected_share(lap.grown)),
+        *others,
+    ]
+
+
+def _cells(grown: Mapping[str, Any]) -> list[str]:
+    """The share of opens that waited, the p99 of all, bytes from storage, read amplification, and failures."""
+    everything, waited = times_of(grown, *Outcome), times_of(grown, *WAITING)
+    return [
         html.share(waited.count / everything.count if everything.count else None),
-        html.share(grown["redirected"] / answered if answered else None),
         html.seconds(times_of(grown, *ANSWERED).quantile_s(0.99)),
         html.size(storage_bytes(grown)),
         html.number(amplification(grown)),
@@ -402,20 +390,9 @@ def compared(runs: Sequence[Run]) -> Html:
     headings = ("mount", "opens", "opens a second", "waited", "p99", "from storage", "read amplification", "failed")
     rows = []
     for run in runs:
-        everything = run.waited(*Outcome)
-        waited = run.waited(Outcome.IN_FLIGHT, Outcome.DEMAND, Outcome.REMOTE)
-        opens = run.grown("opens")
+        opens = run.grown["opens"]
         rate = opens / run.active_s if run.active_s else None
-        cells = [
-            run.name,
-            _number(opens),
-            html.number(rate),
-            html.share(waited.count / everything.count if everything.count else None),
-            html.seconds(run.waited(*ANSWERED).quantile_s(0.99)),
-            html.size(run.storage_bytes),
-            html.number(amplification({"bytes_read": run.storage_bytes, "bytes_served": run.grown("bytes_served")})),
-            _number(run.grown("errors")),
-        ]
+        cells = [run.name, _number(opens), html.number(rate), *_cells(run.grown)]
         rows.append((cells, rate))
     charts = [
         tag(

@@ -14,7 +14,7 @@ from redoxfs.launch.control_files import WRONG
 from redoxfs.launch.sizes import counted
 from redoxfs.report import html
 from redoxfs.telemetry import Distribution, Outcome, Rates, storage_bytes
-from redoxfs.telemetry.history import Point, Read
+from redoxfs.telemetry.history import Point, Read, growth
 
 PID = {"pid": 0}
 """The counters of a history go on over restarts, as if one process had served."""
@@ -53,9 +53,9 @@ class Run:
         return tuple(rates_of(one, two) for one, two in pairwise(self.points))
 
     @cached_property
-    def whole(self) -> Rates:
-        """From the first point to the last."""
-        return rates_of(self.first, self.last)
+    def grown(self) -> dict[str, Any]:
+        """What counters and histograms of stats.json grew by, from the first point to the last."""
+        return growth(self.first, self.last)
 
     @cached_property
     def active_s(self) -> float:
@@ -68,20 +68,6 @@ class Run:
         counts = [(point.stats.get("keeper") or {}).get("restarts") or 0 for point in self.points]
         pairs = zip(self.points[1:], counts, counts[1:], strict=False)
         return tuple(point.time_s for point, before, after in pairs if after > before)
-
-    def grown(self, name: str) -> float:
-        """What a counter of stats.json grew by."""
-        value: float = self.last.stats[name] - self.first.stats[name]
-        return value
-
-    @property
-    def storage_bytes(self) -> float:
-        """What was read from storage."""
-        return storage_bytes(self.last.stats) - storage_bytes(self.first.stats)
-
-    def waited(self, *outcomes: Outcome) -> Distribution:
-        """The times of opens with these outcomes."""
-        return times_of(self.last.stats, *outcomes).since(times_of(self.first.stats, *outcomes))
 
     @cached_property
     def mountpoint(self) -> str:
@@ -109,6 +95,12 @@ def amplification(grown: Mapping[str, Any]) -> float | None:
     return storage_bytes(grown) / served if served and grown.get("bytes_read") is not None else None
 
 
+def redirected_share(grown: Mapping[str, Any]) -> float | None:
+    """Of the opens that have an answer; None if there were none."""
+    answered = grown["redirected"] + grown["exact"]
+    return grown["redirected"] / answered if answered else None
+
+
 def moment(time_s: float) -> str:
     """UTC, so that the same history gives the same page anywhere."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
@@ -116,7 +108,8 @@ def moment(time_s: float) -> str:
 
 def story(run: Run) -> Iterator[str]:
     """Sentences about the whole history, the most important first."""
-    opens = int(run.grown("opens"))
+    grown = run.grown
+    opens = int(grown["opens"])
     length_s = run.last.time_s - run.first.time_s
     active = run.active_s
     if opens:
@@ -131,9 +124,7 @@ def story(run: Run) -> Iterator[str]:
         yield f"{counted(hanging, 'open')} {waits} reply."
     if not opens:
         return
-    everything = run.waited(*Outcome)
-    answered = run.waited(*ANSWERED)
-    waited = run.waited(*WAITING)
+    everything, answered, waited = (times_of(grown, *outcomes) for outcomes in (Outcome, ANSWERED, WAITING))
     if waited.count:
         part = waited.sum_s / active if active else 0.0
         yield (
@@ -145,18 +136,17 @@ def story(run: Run) -> Iterator[str]:
     if answered.count:
         half, most = (html.seconds(answered.quantile_s(share)) for share in (0.5, 0.99))
         yield f"Half of the opens took at most {half}, and 99 % at most {most}."
-    read, served = run.storage_bytes, run.grown("bytes_served")
-    ratio = amplification({"bytes_read": read, "bytes_served": served})
+    ratio = amplification(grown)
     if ratio is not None:
         yield (
-            f"Storage delivered {html.size(read)}, which is {html.number(ratio)} bytes for each byte that programs "
-            f"read ({html.size(served)})."
+            f"Storage delivered {html.size(storage_bytes(grown))}, which is {html.number(ratio)} bytes for each byte "
+            f"that programs read ({html.size(grown['bytes_served'])})."
         )
     yield "Reads that the kernel's page cache answered did not reach redoxfs, and are in no figure."
-    redirected = run.whole.redirected_share
+    redirected = redirected_share(grown)
     if redirected is not None:
         yield f"Another sample of the same class answered {html.share(redirected)} of the opens."
-    errors = int(run.grown("errors"))
+    errors = int(grown["errors"])
     yield f"{counted(errors, 'open or read', 'opens and reads')} failed." if errors else "Nothing failed."
     if run.restarts:
         yield (
