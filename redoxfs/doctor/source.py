@@ -18,7 +18,7 @@ from redoxfs.doctor.estimate import DAEMON_FILES_PER_S, DEFAULT_CHUNK, READERS, 
 from redoxfs.doctor.estimate import estimate as estimated
 from redoxfs.doctor.result import Level, Result, advice, ok, problem, warning
 from redoxfs.doctor.storage import Probe
-from redoxfs.doctor.verdict import NAME, fitting
+from redoxfs.doctor.verdict import NAME, fitting, rate
 from redoxfs.launch.deadline import run_in_child
 from redoxfs.launch.memory import available_memory, default_memory
 from redoxfs.launch.options import DatasetOptions, MemoryOptions
@@ -124,7 +124,7 @@ def advise(source: Path, facts: Facts, probe: Probe | None, available: int | Non
     guess = None if probe is None else estimated(probe, facts.files, facts.file_bytes)
     found = [_verdict(source, facts, probe, guess, left), _redirection(source, facts)]
     if probe is not None and guess is not None:
-        found += [_estimate(guess, facts), _packing(source, facts, guess, chunk_size(probe, _mean(facts)), left)]
+        found += [_estimate(guess, facts), _packing(source, facts, guess, _chunk(facts, probe), left)]
     if facts.redirects:
         memory = _memory(source, facts, left)
         # Nothing is to be mounted where redoxfs does not help.
@@ -175,7 +175,7 @@ def _verdict(source: Path, facts: Facts, probe: Probe | None, guess: Estimate | 
     if best > plain / WORTH:
         slower = best / plain
         what = f"would slow this down {_times(slower)}" if slower > WORTH else "would gain nothing here"
-        why = f"the storage serves {_files(probe.per_s(READERS))} files/s to plain readers"
+        why = f"the storage serves {rate(probe.per_s(READERS))} files/s to plain readers"
         return warning(
             NAME, f"redoxfs {what}: do not use it: {why}{cached}", **{**values, "cause": "fast disk", "slower": slower}
         )
@@ -193,7 +193,7 @@ def _verdict(source: Path, facts: Facts, probe: Probe | None, guess: Estimate | 
         what = f"as it is, redoxfs would redirect nothing and gain nothing, because {why}"
         return warning(NAME, what, command, **{**values, "cause": "not redirected"})
     command = (
-        f"redoxfs pack {_chunk_option(facts, probe)}{where} {_beside(source)}" if packs else f"redoxfs mount {where}"
+        f"redoxfs pack {_option(_chunk(facts, probe))}{where} {_beside(source)}" if packs else f"redoxfs mount {where}"
     )
     return advice(NAME, f"{_words_of_cause(probe)}: {what}{cached}", command, **values)
 
@@ -234,21 +234,15 @@ def _words_of_cause(probe: Probe) -> str:
     first = next((each for each in probe.rounds if each.p50), None)
     if _cause(probe) == "latency" and first is not None and first.p50 is not None:
         return f"latency: one read takes {_about(first.p50)}"
-    return f"IOPS-limited: at most {_files(probe.best.per_s if probe.best else 0)} reads/s"
-
-
-def _files(per_s: float) -> str:
-    return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.1f}"
+    return f"IOPS-limited: at most {rate(probe.best.per_s if probe.best else 0)} reads/s"
 
 
 def _times(factor: float) -> str:
     return f"{factor:.0f} times" if factor >= 9.95 else f"{factor:.1f} times"
 
 
-def _if_assumed(guess: Estimate) -> str:
-    if not guess.bandwidth_is_assumed:
-        return ""
-    return f", if long reads come at {format_bytes(int(UNKNOWN_SPEED.bytes_per_s))}/s"
+def _if_assumed(guess: Estimate, words: str = ", if long reads come at {}/s") -> str:
+    return words.format(format_bytes(int(UNKNOWN_SPEED.bytes_per_s))) if guess.bandwidth_is_assumed else ""
 
 
 def _beside(source: Path) -> str:
@@ -256,8 +250,13 @@ def _beside(source: Path) -> str:
     return shlex.quote(f"{os.fspath(source).rstrip('/')}-packed")
 
 
-def _chunk_option(facts: Facts, probe: Probe) -> str:
-    chunk = chunk_size(probe, _mean(facts))
+def _chunk(facts: Facts, probe: Probe) -> int:
+    """Samples in a packed chunk."""
+    mean = facts.total_bytes / facts.samples if facts.samples else facts.file_bytes / max(1, facts.files)
+    return chunk_size(probe, mean)
+
+
+def _option(chunk: int) -> str:
     return "" if chunk == DEFAULT_CHUNK else f"--chunk-size {chunk} "
 
 
@@ -267,10 +266,6 @@ def _fitting(line: str) -> str:
     if unknown is not None:
         return f"--samples {shlex.quote('*' + unknown[1])}"
     return " ".join(f"--{name} {value}" for name, value in fitting(line).items())
-
-
-def _mean(facts: Facts) -> float:
-    return facts.total_bytes / facts.samples if facts.samples else facts.file_bytes / max(1, facts.files)
 
 
 def _redirection(source: Path, facts: Facts) -> Result:
@@ -302,9 +297,10 @@ def _estimate(guess: Estimate, facts: Facts) -> Result:
             f"{_about(guess.directory)} through redoxfs from the directory",
             *ways,
         ]
+    assumed = _if_assumed(guess, ", long reads of {}/s, which could not be measured")
     return ok(
         "estimate",
-        f"{what} {', '.join(ways)}. This follows from the reads above{_assumed(guess)}, a cold cache, and about "
+        f"{what} {', '.join(ways)}. This follows from the reads above{assumed}, a cold cache, and about "
         f"{DAEMON_FILES_PER_S:,.0f} files a second that one daemon serves; training itself comes on top",
         plain_1_s=guess.plain_one,
         plain_8_s=guess.plain_eight,
@@ -312,12 +308,6 @@ def _estimate(guess: Estimate, facts: Facts) -> Result:
         packed_s=guess.packed,
         bandwidth_is_assumed=guess.bandwidth_is_assumed,
     )
-
-
-def _assumed(guess: Estimate) -> str:
-    if not guess.bandwidth_is_assumed:
-        return ""
-    return f", long reads of {format_bytes(int(UNKNOWN_SPEED.bytes_per_s))}/s, which could not be measured"
 
 
 def _packing(source: Path, facts: Facts, guess: Estimate, chunk: int, available: int) -> Result:
@@ -341,15 +331,13 @@ def _packing(source: Path, facts: Facts, guess: Estimate, chunk: int, available:
     gain = best / guess.packed
     values = {"gain": gain, "chunk_size": chunk}
     if gain >= WORTH:
-        option = "" if chunk == DEFAULT_CHUNK else f"--chunk-size {chunk} "
-        why = "" if option == "" else f", in chunks of {chunk}, which this storage reads well"
-        if guess.bandwidth_is_assumed:
-            why += f", if long reads come at {format_bytes(int(UNKNOWN_SPEED.bytes_per_s))}/s"
+        option = _option(chunk)
+        why = f", in chunks of {chunk}, which this storage reads well" if option else ""
         return advice(
             "packing",
             f"worth it: about {gain:.1f} times as fast as the better of plain files with {READERS} workers and redoxfs "
-            f"from the directory{why}{cached}. redoxfs mount --cache DIR, with DIR on a local disk, needs no pack, "
-            "and is as fast from the second epoch on",
+            f"from the directory{why}{_if_assumed(guess)}{cached}. redoxfs mount --cache DIR, with DIR on a local "
+            "disk, needs no pack, and is as fast from the second epoch on",
             f"redoxfs pack {option}{where} {_beside(source)}",
             **values,
         )

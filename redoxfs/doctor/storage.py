@@ -12,6 +12,7 @@ lost. Python takes 30 to 60 µs for a file: storage beyond some 15,000 files a s
 """
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -156,12 +157,9 @@ def probe(folder: Path, seconds: float = DEFAULT_PROBE_S, shards: Sequence[str] 
     patience_s = seconds / 2
     choose_s = patience_s + GRACE_S
     try:
-        found: dict[str, Any] = {"files": list(shards[:MOST_FILES]), "packed": True, "complete": True, "refused": None}
-        found = (
-            found
-            if shards
-            else _in_child(lambda: _choose(folder, seconds * ROUND_SHARE * 2, patience_s, at_random), choose_s)
-        )
+        found: dict[str, Any] = {"files": list(shards[:MOST_FILES]), "packed": True}
+        if not shards:
+            found = _in_child(lambda: _choose(folder, seconds * ROUND_SHARE * 2, patience_s, at_random), choose_s)
     except OSError as failure:
         if isinstance(failure, PermissionError):
             return _refused(folder, str(failure.strerror))
@@ -362,36 +360,19 @@ def _choose(folder: Path, most_s: float, patience_s: float, at_random: random.Ra
     return {"files": files, "packed": packed, "failure": failure, "refused": refused, "complete": complete}
 
 
-def _reads_uncached(folder: Path, files: Sequence[str]) -> bool:
-    """Whether the kernel and this filesystem have reads that leave no pages in the cache."""
-    for name in files[:1]:
-        try:
-            fd = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            os.preadv(fd, [bytearray(1)], 0, RWF_DONTCACHE)
-            return True
-        except OSError:
-            return False
-        finally:
-            os.close(fd)
-    return False
-
-
-_Reader = Callable[[int, int], int]
-"""Makes the read of a number, with flags of preadv2, and returns its bytes. Raises OSError."""
+_Reader = Callable[[int], int]
+"""Makes the read of a number, and returns its bytes. Raises OSError."""
 
 
 def _file_reader(folder: Path, files: Sequence[str]) -> _Reader:
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
-    def read(number: int, uncached: int) -> int:
+    def read(number: int) -> int:
         fd = os.open(folder / files[number % len(files)], flags)
         try:
             size = min(os.fstat(fd).st_size, FILE_BYTES)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            return _read(fd, 0, size, uncached)
+            return _read(fd, 0, size)
         finally:
             os.close(fd)
 
@@ -405,21 +386,33 @@ def _block_reader(folder: Path, shards: Sequence[str]) -> _Reader:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
     at_random = random.Random(os.getpid())
 
-    def read(_number: int, uncached: int) -> int:
+    def read(_number: int) -> int:
         shard = at_random.choices(range(len(fds)), sizes)[0]
         at = at_random.randrange(max(1, sizes[shard] - BLOCK_BYTES)) & ~(BLOCK_BYTES - 1)
         os.posix_fadvise(fds[shard], at, BLOCK_BYTES, os.POSIX_FADV_DONTNEED)
-        return _read(fds[shard], at, BLOCK_BYTES, uncached)
+        return _read(fds[shard], at, BLOCK_BYTES)
 
     return read
 
 
-def _read(fd: int, at: int, size: int, uncached: int) -> int:
+_flags = RWF_DONTCACHE
+"""Of preadv2 in this child; 0 once the kernel or the filesystem has refused them."""
+
+
+def _read(fd: int, at: int, size: int) -> int:
     """Read ``size`` bytes, or to the end. Returns how many came."""
+    global _flags
     buffer = memoryview(bytearray(max(1, min(size, LONG_BYTES))))
     done = 0
     while done < size:
-        part = os.preadv(fd, [buffer[: size - done]], at + done, uncached)
+        flags = _flags
+        try:
+            part = os.preadv(fd, [buffer[: size - done]], at + done, flags)
+        except OSError as failure:
+            if not flags or failure.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            _flags = 0
+            continue
         if not part:
             break
         done += part
@@ -435,18 +428,10 @@ def _round(read: _Reader, depth: int, least_s: float, most_s: float, most_bytes:
     stopped = threading.Event()
 
     def work(mine: list[tuple[float, int]]) -> None:
-        flags = RWF_DONTCACHE
         while not stopped.is_set():
             started = time.monotonic()
-            number = next(numbers)
             try:
-                try:
-                    size = read(number, flags)
-                except OSError:
-                    if not flags:
-                        raise
-                    # The kernel or the filesystem may have no such reads.
-                    flags, size = 0, read(number, 0)
+                size = read(next(numbers))
             except OSError as failure:
                 failures.append(str(failure))
                 if len(failures) > 100:
@@ -503,14 +488,13 @@ def _long(folder: Path, files: Sequence[str], most_s: float, most_bytes: int) ->
     left = iter(pieces[: max(1, most_bytes // LONG_BYTES)])
     begin = time.monotonic()
     until = begin + most_s / 2
-    flags = RWF_DONTCACHE if _reads_uncached(folder, [largest[0][1]]) else 0
     done: list[int] = []
 
     def work() -> None:
         for fd, at in left:
             if time.monotonic() > until:
                 break
-            done.append(_read(fd, at, LONG_BYTES, flags))
+            done.append(_read(fd, at, LONG_BYTES))
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(SWEEPS)]
     for thread in threads:

@@ -85,44 +85,45 @@ def _figures(period: Period, *, is_well: bool = False) -> str:
     """What the mount did. ``is_well``: the sentence says already that there is nothing wrong with waiting."""
     good = "which is little" if period.waiting_mean < MUCH_WAITING else "which is much"
     return (
-        f"{_rate(period.opens_per_s)} files/s {period.name}, and {period.waiting_mean:.1f} programs waited at once on "
+        f"{rate(period.opens_per_s)} files/s {period.name}, and {period.waiting_mean:.1f} programs waited at once on "
         f"average{'' if is_well else f', {good}'}"
     )
 
 
-def _rate(per_s: float) -> str:
+def rate(per_s: float) -> str:
+    """A number of things a second, in words."""
     return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.1f}"
 
 
 def _hangs(history: Read) -> Result | None:
     stats = history.stats
-    waiting = _waiting(stats)
-    seconds = still_s(history)
-    if not waiting or seconds < HANGS_S:
+    waits, seconds = _waits(stats), still_s(history)
+    if waits is None or seconds < HANGS_S:
         return None
-    wait = f"{counted(waiting, 'open')} {'waits' if waiting == 1 else 'wait'}, and nothing came for {seconds:.0f} s"
+    wait = f"{waits}, and nothing came for {seconds:.0f} s"
     lost = [str(peer.get("address")) for peer in stats.get("peers") or [] if peer.get("state") != "ready"]
     if lost:
         command = f"redoxfs doctor --nodes {','.join(map(shlex.quote, lost))}"
         return problem(NAME, f"{wait}: {', '.join(lost)} does not answer", command, cause="node")
     source = str(stats.get("source"))
-    if source == stats.get("mountpoint"):
-        return problem(NAME, f"storage hangs: {wait}", "dmesg | tail, and look at the server", cause="storage hangs")
-    return problem(NAME, f"storage hangs: {wait}", f"redoxfs doctor {shlex.quote(source)}", cause="storage hangs")
+    is_hidden = source == stats.get("mountpoint")
+    command = "dmesg | tail, and look at the server" if is_hidden else f"redoxfs doctor {shlex.quote(source)}"
+    return problem(NAME, f"storage hangs: {wait}", command, cause="storage hangs")
 
 
-def _waiting(stats: Mapping[str, Any]) -> int:
-    return int(stats.get("waiting_opens") or 0) + int(stats.get("waiting_reads") or 0)
+def _waits(stats: Mapping[str, Any]) -> str | None:
+    """How many programs wait now, in words; None if none does."""
+    waiting = int(stats.get("waiting_opens") or 0) + int(stats.get("waiting_reads") or 0)
+    return f"{counted(waiting, 'open')} {'waits' if waiting == 1 else 'wait'}" if waiting else None
 
 
 def _begins(history: Read) -> Result | None:
     """The first opens wait. They are counted as opens or not yet, and are no files that programs got."""
-    waiting = _waiting(history.stats)
+    waits = _waits(history.stats)
     times = (history.points[-1].stats.get("open_seconds") or {}).values()
-    if not waiting or any(each["count"] for each in times):
+    if waits is None or any(each["count"] for each in times):
         return None
-    wait = f"{counted(waiting, 'open')} {'waits' if waiting == 1 else 'wait'}"
-    return ok(NAME, f"cannot say yet: {wait}, and none was answered so far", cause="unknown")
+    return ok(NAME, f"cannot say yet: {waits}, and none was answered so far", cause="unknown")
 
 
 def _redirects_nothing(stats: Mapping[str, Any]) -> Result | None:
@@ -204,22 +205,14 @@ def _waits_for_node(stats: Mapping[str, Any], period: Period) -> Result | None:
     means = {str(peer["address"]): peer["answer_seconds"]["sum"] / peer["answer_seconds"]["count"] for peer in peers}
     slowest = max(means, key=means.__getitem__)
     others = sorted(mean for address, mean in means.items() if address != slowest)
-    beside = f", and those of the others {format_time(others[len(others) // 2])}" if others else ""
-    lags = not others or means[slowest] >= SLOW_PEER * others[len(others) // 2]
-    if not lags:
-        return warning(
-            NAME,
-            f"the other nodes are slow: {_figures(period)}, most for their answers, which take "
-            f"{format_time(means[slowest])}",
-            f"redoxfs doctor --nodes {','.join(map(shlex.quote, means))}",
-            cause="node",
-        )
-    return warning(
-        NAME,
-        f"node {slowest} lags: its answers take {format_time(means[slowest])}{beside} ({_figures(period)})",
-        f"redoxfs doctor --nodes {shlex.quote(slowest)}",
-        cause="node",
-    )
+    mean_of_others = others[len(others) // 2] if others else 0.0
+    took, figures = format_time(means[slowest]), _figures(period)
+    if means[slowest] >= SLOW_PEER * mean_of_others:
+        beside = f", and those of the others {format_time(mean_of_others)}" if others else ""
+        asked, found = [slowest], f"node {slowest} lags: its answers take {took}{beside} ({figures})"
+    else:
+        asked, found = [*means], f"the other nodes are slow: {figures}, most for their answers, which take {took}"
+    return warning(NAME, found, f"redoxfs doctor --nodes {','.join(map(shlex.quote, asked))}", cause="node")
 
 
 def _from_storage(period: Period) -> float:
@@ -235,11 +228,7 @@ def _slow_storage(stats: Mapping[str, Any], period: Period) -> Result | None:
     cache, of_cache = stats.get("cache") or {}, period.grown.get("cache") or {}
     if cache.get("writes") and of_cache.get("written_bytes"):
         filled = f"{cache.get('samples', 0):,} of {counted(stats.get('samples', 0), 'sample')}"
-        return ok(
-            NAME,
-            f"well: the cache fills ({filled}), and later epochs read it; {_figures(period, is_well=True)}",
-            cause="well",
-        )
+        return _well(f"the cache fills ({filled}), and later epochs read it", period)
     reads, size = period.get("reads"), storage_bytes(period.grown)
     if not reads:
         what = f"cannot say what programs wait for, because storage was not read: {_figures(period)}"
@@ -247,14 +236,18 @@ def _slow_storage(stats: Mapping[str, Any], period: Period) -> Result | None:
     bandwidth = f"{format_bytes(int(size / period.seconds))}/s"
     if reads < _from_storage(period) / 2 or size / reads >= LONG_READ_BYTES:
         what = f"the bandwidth of storage is the limit: {bandwidth}, in reads of {format_bytes(int(size / reads))}"
-        return ok(NAME, f"well: {what}; {_figures(period, is_well=True)}", cause="well")
+        return _well(what, period)
     took = format_time(period.get("read_seconds") / reads)
     if int(period.grown.get("reads_limit") or 0) >= DEEP:
         what = f"latency: a read takes {took}, and redoxfs has up to {period.grown['reads_limit']} in flight"
-        return ok(NAME, f"well: {what}; {_figures(period, is_well=True)}", cause="latency")
-    what = f"storage serves only {_rate(reads / period.seconds)} reads/s, and each file is one"
+        return _well(what, period, "latency")
+    what = f"storage serves only {rate(reads / period.seconds)} reads/s, and each file is one"
     packed = "" if again.is_packed(stats) else "; packed, a read gets many files"
     return warning(NAME, f"IOPS-limited: {what} ({_figures(period)}){packed}", again.pack(stats), cause="IOPS")
+
+
+def _well(what: str, period: Period, cause: str = "well") -> Result:
+    return ok(NAME, f"well: {what}; {_figures(period, is_well=True)}", cause=cause)
 
 
 def _fast_storage(stats: Mapping[str, Any], period: Period) -> Result | None:
