@@ -31,7 +31,7 @@ from redoxfs.linux.fuse_device import MountError, hold, mount
 from redoxfs.linux.mount_table import read_mounts
 from redoxfs.packed import pack
 from redoxfs.packed.packing import PackError
-from redoxfs.telemetry.history import _About
+from redoxfs.telemetry.history import ABOUT
 
 pytestmark = [pytest.mark.mount, pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two other users")]
 
@@ -236,7 +236,7 @@ def test_what_a_mount_reports_is_shown_without_what_a_terminal_obeys(
             assert json.loads(told) == stats
         # Root might run a command of a verdict: none is made of what that daemon says it was asked for.
         value = {"format": 1, "interval_s": 1.0, "points": {"time": [0.0], "values": {}}, "laps": {}, "stats": asked}
-        value["laps"] = {name: [] for name in (*_About._fields[1:], "tree")} | {"values": {}}
+        value["laps"] = {name: [] for name in ABOUT} | {"values": {}}
         files = {"stats.json": text, "history.json": json.dumps(value).encode()}
         with hostile_mount(mnt, {".redoxfs": files}, stranger.uid):
             for verb in ("status", "doctor"):

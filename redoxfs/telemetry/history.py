@@ -183,29 +183,10 @@ def _grows() -> npt.NDArray[np.bool_]:
     return np.array([column.grows for column in columns()])
 
 
-class _About(NamedTuple):
-    """What a lap's record has besides its row. A tree and laps as numbers; NaN for None."""
+QUALITY = tuple(LapQuality.__dataclass_fields__)
 
-    tree: float
-    first: float
-    last: float
-    whole: float
-    began: float
-    ended: float
-    displacement: float
-    rank_correlation: float
-    followed: float
-    mate_pairs: float
-    mate_pairs_at_end: float
-    mate_pairs_if_random: float
-    batches: float
-    chunk_entropy: float
-    chunk_entropy_if_random: float
-    class_entropy: float
-    class_entropy_if_random: float
-
-
-QUALITY = LapQuality.__dataclass_fields__.keys()
+ABOUT = ("tree", "first", "last", "whole", "began", "ended", *QUALITY)
+"""What a lap's record has before its row. A tree and laps as numbers; NaN for None."""
 
 ADDED = {name for name, each in LapQuality.__dataclass_fields__.items() if each.default is None}
 """Measures that a history of an earlier version lacks."""
@@ -214,7 +195,7 @@ ADDED = {name for name, each in LapQuality.__dataclass_fields__.items() if each.
 def memory_bytes() -> int:
     """Of a history, whatever happens."""
     width = len(columns())
-    return _HEAD.size + 8 * (POINTS * (1 + width) + LAPS * (len(_About._fields) + width) + TREES * (1 + width) + width)
+    return _HEAD.size + 8 * (POINTS * (1 + width) + LAPS * (len(ABOUT) + width) + TREES * (1 + width) + width)
 
 
 class History:
@@ -231,7 +212,7 @@ class History:
         self._block = block
         width, at = len(columns()), _HEAD.size
         tables = []
-        shapes = ((POINTS, 1 + width), (LAPS, len(_About._fields) + width), (TREES, 1 + width), (1, width))
+        shapes = ((POINTS, 1 + width), (LAPS, len(ABOUT) + width), (TREES, 1 + width), (1, width))
         for rows, each in shapes:
             tables.append(np.frombuffer(block, np.float64, rows * each, at).reshape(rows, each))
             at += 8 * rows * each
@@ -300,7 +281,7 @@ class History:
         if not math.isnan(step_s):
             self._write(whole=False)
             self._points[: self._count, 0] += step_s
-            began = _About._fields.index("began")
+            began = ABOUT.index("began")
             self._laps[: self._lap_count, began : began + 2] += step_s
             self._begun[:, 0] += step_s
             self.began_s += step_s
@@ -364,9 +345,8 @@ class History:
         if self._lap_count == LAPS:
             self._merge_laps()
         measured = [math.nan if value is None else value for value in (getattr(quality, name) for name in QUALITY)]
-        about = _About(tree, first, last, whole, self._begun[tree, 0], now_s, *measured)
         grown = np.where(_grows(), self._sums - np.nan_to_num(self._begun[tree, 1:]), self._sums)
-        self._laps[self._lap_count] = (*about, *grown)
+        self._laps[self._lap_count] = (tree, first, last, whole, self._begun[tree, 0], now_s, *measured, *grown)
         self._lap_count += 1
         self._begun[tree, 0] = math.nan
         self._write()
@@ -406,27 +386,23 @@ class History:
 
 @cache
 def _sum_of(version: int) -> int:
-    return crc32(repr((version, POINTS, LAPS, TREES, _About._fields, columns())).encode())
+    return crc32(repr((version, POINTS, LAPS, TREES, ABOUT, columns())).encode())
 
 
 def _joined(one: Row, two: Row) -> Row:
     """Two records of laps of one tree as one."""
-    at = len(_About._fields)
-    a, b = _About(*one[:at]), _About(*two[:at])
-    about = a._replace(last=b.last, whole=a.whole and b.whole, ended=b.ended)
-    with np.errstate(invalid="ignore"):
-        measured = {name: float(_mean(getattr(a, name), getattr(b, name))) for name in QUALITY}
+    at = len(ABOUT)
+    a, b = (dict(zip(ABOUT, record.tolist(), strict=False)) for record in (one, two))
+    about = a | {"last": b["last"], "whole": a["whole"] and b["whole"], "ended": b["ended"]}
+    for name in QUALITY:
+        known = [value for value in (a[name], b[name]) if not math.isnan(value)]
+        about[name] = sum(known) / len(known) if known else math.nan
     row = np.where(_grows(), np.nan_to_num(one[at:]) + np.nan_to_num(two[at:]), two[at:])
-    return np.concatenate([about._replace(**measured), row])
-
-
-def _mean(one: float, two: float) -> float:
-    known = [value for value in (one, two) if not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan
+    return np.concatenate([[*about.values()], row])
 
 
 class Snapshot(NamedTuple):
-    """A copy of a history. Lines of points begin with their time, lines of laps with `_About`."""
+    """A copy of a history. Lines of points begin with their time, lines of laps with `ABOUT`."""
 
     points: Rows
     laps: Rows
@@ -447,9 +423,9 @@ class Snapshot(NamedTuple):
         yield json.dumps(self.points[:, 0].round(3).tolist())
         yield from _written(self.points[:, 1:], pause)
         yield '}, "laps": {"tree": '
-        at = len(_About._fields)
+        at = len(ABOUT)
         yield json.dumps([trees[int(number)] for number in self.laps[:, 0]])
-        for number, name in enumerate(_About._fields[1:], 1):
+        for number, name in enumerate(ABOUT[1:], 1):
             yield f', "{name}": ' + _texts(self.laps[:, number])
         yield from _written(self.laps[:, at:], pause)
         yield "}}\n"
@@ -536,23 +512,25 @@ def read(value: Mapping[str, Any]) -> Read:
         if not all(map(math.isfinite, times)):
             raise ValueError("a time is no number")
         of_points = tuple(map(Point, times, _snapshots(points["values"], len(times))))
-        trees = [str(tree) for tree in laps["tree"]]
-        grown = _snapshots(laps["values"], len(trees))
-        about = [
-            dict(zip(_About._fields[1:], each, strict=True)) for each in zip(*_abouts(laps, len(trees)), strict=True)
-        ]
+        count = len(laps["tree"])
+        # An older history has none of the measures with a default.
+        abouts = [laps.get(name, [None] * count) if name in ADDED else laps[name] for name in ABOUT]
         of_laps = tuple(
             Lap(
-                tree,
+                str(of["tree"]),
                 int(of["first"]),
                 int(of["last"]),
                 bool(of["whole"]),
                 float(of["began"]),
                 float(of["ended"]),
                 LapQuality(**{name: of[name] for name in QUALITY}),
-                each,
+                grown,
             )
-            for tree, of, each in zip(trees, about, grown, strict=True)
+            for of, grown in zip(
+                (dict(zip(ABOUT, each, strict=True)) for each in zip(*abouts, strict=True)),
+                _snapshots(laps["values"], count),
+                strict=True,
+            )
         )
         progress_s = value.get("progress_s")
         if progress_s is not None and not math.isfinite(progress_s):
@@ -560,12 +538,6 @@ def read(value: Mapping[str, Any]) -> Read:
         return Read(dict(value["stats"]), float(value["interval_s"]), of_points, of_laps, progress_s)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UnreadableError(f"it is damaged: {type(error).__name__}: {error}") from None
-
-
-def _abouts(laps: Mapping[str, Any], count: int) -> Iterator[Sequence[Any]]:
-    """The columns of `_About` but the tree. An older history has none of the measures with a default."""
-    for name in _About._fields[1:]:
-        yield laps.get(name, [None] * count) if name in ADDED else laps[name]
 
 
 def _snapshots(values: Mapping[str, Sequence[float | None]], count: int) -> list[dict[str, Any]]:
