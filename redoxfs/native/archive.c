@@ -26,12 +26,11 @@ typedef struct text {
     size_t length;
 } text;
 
-// What pax and GNU headers say of the members that follow. Texts are copies.
+// What pax and GNU headers say of the members that follow. Texts are copies; without data, there is none.
 typedef struct extended {
-    char *path, *target;
-    size_t path_length, target_length;
+    text path, target;
     int64_t size, mtime_ns;
-    bool has_path, has_target, has_size, has_mtime, is_sparse;
+    bool has_size, has_mtime, is_sparse;
 } extended;
 
 typedef struct walk {
@@ -223,25 +222,20 @@ static int64_t add_target(redox_archive *archive, text target) {
 
 // Pax and GNU headers
 
-static bool keep(char **to, size_t *to_length, bool *has, const char *data, size_t length) {
-    free(*to);
-    *to = NULL;
-    *has = length > 0;
-    *to_length = length;
-    if (!length) {
-        return true;
+// Replaces a text by a copy of another, or by none if that is empty. Returns 0 or an errno.
+static int keep(text *to, text from) {
+    free((char *)to->data);
+    *to = (text){0};
+    char *copy = from.length ? malloc(from.length) : NULL;
+    if (copy) {
+        *to = (text){memcpy(copy, from.data, from.length), from.length};
     }
-    if (!(*to = malloc(length))) {
-        *has = false;
-        return false;
-    }
-    memcpy(*to, data, length);
-    return true;
+    return from.length && !copy ? ENOMEM : 0;
 }
 
 static void forget(extended *extended) {
-    free(extended->path);
-    free(extended->target);
+    free((char *)extended->path.data);
+    free((char *)extended->target.data);
     memset(extended, 0, sizeof *extended);
 }
 
@@ -268,12 +262,13 @@ static bool parse_time(text value, int64_t *time_ns) {
 
 // One record. 0, or a state.
 static int apply(extended *to, text key, text value) {
-    bool kept = true;
     if (is_key(key, "path")) {
-        kept = keep(&to->path, &to->path_length, &to->has_path, value.data, value.length);
-    } else if (is_key(key, "linkpath")) {
-        kept = keep(&to->target, &to->target_length, &to->has_target, value.data, value.length);
-    } else if (is_key(key, "size")) {
+        return keep(&to->path, value);
+    }
+    if (is_key(key, "linkpath")) {
+        return keep(&to->target, value);
+    }
+    if (is_key(key, "size")) {
         const char *end = value.data;
         to->has_size = value.length > 0;
         to->size = to->has_size ? decimal(value.data, value.data + value.length, INT64_MAX, &end) : 0;
@@ -285,7 +280,7 @@ static int apply(extended *to, text key, text value) {
     } else if (key.length > 11 && !memcmp(key.data, "GNU.sparse.", 11)) {
         to->is_sparse = true;
     }
-    return kept ? 0 : ENOMEM;
+    return 0;
 }
 
 // The records of a pax header: "LENGTH KEY=VALUE\n", where LENGTH counts all of it.
@@ -336,12 +331,9 @@ static bool take_extended(walk *walk, char type, int64_t size) {
         memcpy(data + done, from, piece);
     }
     extended *own = &walk->own;
-    size_t length = strnlen(data, (size_t)size);
-    int state = 0;
-    if (type == 'L') {
-        state = keep(&own->path, &own->path_length, &own->has_path, data, length) ? 0 : ENOMEM;
-    } else if (type == 'K') {
-        state = keep(&own->target, &own->target_length, &own->has_target, data, length) ? 0 : ENOMEM;
+    int state;
+    if (type == 'L' || type == 'K') {
+        state = keep(type == 'L' ? &own->path : &own->target, (text){data, strnlen(data, (size_t)size)});
     } else {
         state = parse_records(type == 'g' ? &walk->global : own, data, (size_t)size);
     }
@@ -435,11 +427,15 @@ static bool take_member(walk *walk, const char *block, char type, int64_t size) 
     redox_archive *archive = walk->archive;
     const extended *own = &walk->own, *global = &walk->global;
     const extended *sized = own->has_size ? own : global, *timed = own->has_mtime ? own : global;
-    bool is_named = own->has_path || global->has_path, is_linked = own->has_target || global->has_target;
-    const extended *named = own->has_path ? own : global, *linked = own->has_target ? own : global;
+    text path = own->path.data ? own->path : global->path;
+    text target = own->target.data ? own->target : global->target;
     char joined[256];
-    text path = is_named ? (text){named->path, named->path_length} : name_in(block, joined);
-    text target = is_linked ? (text){linked->target, linked->target_length} : (text){block + 157, strnlen(block + 157, 100)};
+    if (!path.data) {
+        path = name_in(block, joined);
+    }
+    if (!target.data) {
+        target = (text){block + 157, strnlen(block + 157, 100)};
+    }
     redox_member member = {.data_at = walk->at + BLOCK};
     int64_t seconds;
     if (timed->has_mtime) {
