@@ -350,7 +350,7 @@ class Session:
         """Readable when `take` would return or do something: an epoll descriptor."""
 
     def watch(self, fd: int, /) -> None:
-        """`take` also returns, with what it has, when ``fd`` is readable. At most 16 descriptors."""
+        """`take` also returns, with what it has, when ``fd`` is readable."""
 
     def take(self, look_us: int, wait_ms: int, /) -> list[Event] | None:
         """Receive requests, answer those that need no decision, and return the others; None when the mount is over.

@@ -1,7 +1,6 @@
 #include "relay.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -26,9 +25,17 @@ int redox_relay_init(redox_relay *relay, int fd, int epoll) {
     return relay->reply ? 0 : ENOMEM;
 }
 
+// Takes the first message off the queue.
+static redox_relayed drop_first(redox_relay *relay) {
+    struct redox_relay_message *first = &relay->queue[relay->head++ % REDOX_RELAYED];
+    relay->queued--;
+    free(first->message);
+    return first->request;
+}
+
 void redox_relay_free(redox_relay *relay) {
-    for (; relay->queued; relay->queued--) {
-        free(relay->queue[relay->head++ % REDOX_RELAYED].message);
+    while (relay->queued) {
+        drop_first(relay);
     }
     free(relay->reply);
     relay->reply = NULL;
@@ -105,9 +112,7 @@ static void flush(redox_relay *relay) {
         if (!has_room(relay, &first->request) || send_now(relay, &first->request, first->message, first->size)) {
             return;
         }
-        free(first->message);
-        relay->head++;
-        relay->queued--;
+        drop_first(relay);
     }
 }
 
@@ -126,19 +131,13 @@ static bool settle(redox_relay *relay, uint64_t ticket, redox_relayed *request) 
 
 // -------------------------------------------------------------------------------------------------------------------
 
-int redox_relay_forward(redox_relay *relay, uint64_t ticket, const void *message, size_t size, size_t reply_bytes) {
+int redox_relay_forward(redox_relay *relay, uint64_t ticket, const void *message, size_t size, size_t reply_bytes,
+                        bool dropped) {
     if (reply_bytes > REDOX_RELAY_BYTES) {
         return EINVAL;
     }
-    redox_relayed request = {.ticket = ticket, .room = (uint32_t)reply_bytes + REDOX_SHORT_REPLY};
-    pthread_mutex_lock(&relay->lock);
-    int error = forward(relay, &request, message, size);
-    pthread_mutex_unlock(&relay->lock);
-    return error;
-}
-
-int redox_relay_tell(redox_relay *relay, uint64_t ticket, const void *message, size_t size) {
-    redox_relayed request = {.ticket = ticket, .room = REDOX_SHORT_REPLY, .dropped = true};
+    redox_relayed request = {
+        .ticket = ticket, .room = (uint32_t)reply_bytes + REDOX_SHORT_REPLY, .dropped = dropped};
     pthread_mutex_lock(&relay->lock);
     int error = forward(relay, &request, message, size);
     pthread_mutex_unlock(&relay->lock);
@@ -151,10 +150,8 @@ static void hang_up(redox_relay *relay, const redox_devices *devices) {
     pthread_mutex_lock(&relay->lock);
     unsigned count = relay->sent_count;
     memcpy(left, relay->sent, count * sizeof *left);
-    for (; relay->queued; relay->queued--) {
-        struct redox_relay_message *first = &relay->queue[relay->head++ % REDOX_RELAYED];
-        left[count++] = first->request;
-        free(first->message);
+    while (relay->queued) {
+        left[count++] = drop_first(relay);
     }
     relay->sent_count = 0;
     relay->room = 0;
@@ -215,14 +212,6 @@ unsigned redox_relay_move(redox_relay *relay, const redox_devices *devices, unsi
     flush(relay);
     pthread_mutex_unlock(&relay->lock);
     return moved;
-}
-
-short redox_relay_events(redox_relay *relay, int *fd) {
-    pthread_mutex_lock(&relay->lock);
-    *fd = relay->fd;
-    short events = relay->full ? POLLIN | POLLOUT : POLLIN;
-    pthread_mutex_unlock(&relay->lock);
-    return events;
 }
 
 unsigned redox_relay_waiting(redox_relay *relay) {

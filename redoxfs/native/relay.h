@@ -35,7 +35,7 @@ typedef struct {
 
 typedef struct {
     pthread_mutex_t lock;
-    int fd;     // -1: there is no relay, or it has ended
+    int fd;     // -1: there is no relay, or it has ended. Changed by the thread that receives alone
     int epoll;  // where `fd` is a member while it is open
     redox_relayed sent[REDOX_RELAYED];
     unsigned sent_count;
@@ -58,17 +58,12 @@ void redox_relay_free(redox_relay *relay);
 
 // Forwards a request, whose header says `ticket` instead of the kernel's `unique`, and whose reply has at most
 // `reply_bytes`. Returns 0; or an errno that the request is to be answered with: ENOSYS without a relay, EIO if it has
-// ended, EAGAIN if too many wait, EINVAL if the request is too long.
-int redox_relay_forward(redox_relay *relay, uint64_t ticket, const void *message, size_t size, size_t reply_bytes);
-
-// As `redox_relay_forward`, for the sake of the relay alone: its reply is dropped.
-int redox_relay_tell(redox_relay *relay, uint64_t ticket, const void *message, size_t size);
+// ended, EAGAIN if too many wait, EINVAL if the request is too long. `dropped`: its reply goes no further.
+int redox_relay_forward(redox_relay *relay, uint64_t ticket, const void *message, size_t size, size_t reply_bytes,
+                        bool dropped);
 
 // Moves what is there: waiting requests to the relay, replies to the kernel. At most `most` replies; returns how many.
 unsigned redox_relay_move(redox_relay *relay, const redox_devices *devices, unsigned most);
-
-// What to poll the relay's descriptor for; *fd is -1 without one.
-short redox_relay_events(redox_relay *relay, int *fd);
 
 // Requests that have no reply yet.
 unsigned redox_relay_waiting(redox_relay *relay);

@@ -104,7 +104,8 @@ void redox_pass_to_relay(redox_core *core, redox_request *request) {
         }
     }
     request->header->unique = request->ticket;
-    int error = redox_relay_forward(&core->relay, request->ticket, request->header, request->size, reply_bytes);
+    int error =
+        redox_relay_forward(&core->relay, request->ticket, request->header, request->size, reply_bytes, false);
     if (error) {
         fail(core, request, error);
     }
@@ -145,7 +146,7 @@ static void remember_init(redox_core *core, const redox_request *request, uint64
 static void tell_relay(redox_core *core, uint64_t ticket, struct fuse_in_header *header, size_t size) {
     ((struct fuse_init_in *)(header + 1))->flags &= ~(FUSE_SPLICE_READ | FUSE_SPLICE_WRITE | FUSE_SPLICE_MOVE);
     header->unique = ticket;
-    redox_relay_tell(&core->relay, ticket, header, size);
+    redox_relay_forward(&core->relay, ticket, header, size, 0, true);
 }
 
 void redox_begin_relay(redox_core *core) {

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,11 +23,8 @@ enum {
     MILLISECOND = 1000000,
     // Requests between two looks at the watched descriptors. A look costs about 1 us.
     BETWEEN_LOOKS = 16,
-    // Descriptors of the owner's poll: the device, the relay, the helpers' events, and those that are watched.
-    DEVICE = 0,
-    RELAY = 1,
-    EVENTS = 2,
-    FIRST_WATCHED = 3,
+    // Descriptors that one look finds ready: the device, the relay, the helpers' events, and those that are watched.
+    READY = 16,
 };
 
 // After which request a look for the next one begins.
@@ -67,8 +63,6 @@ struct redox_session {
     int epoll;
     int events_fd;  // readable while the queue has events that no call of take is about to return
     int stop_fd;    // readable when the helpers have to end
-    struct pollfd polled[FIRST_WATCHED + REDOX_WATCHED];
-    unsigned watched;
     unsigned since_look;
     after last;  // what the owner received
     look_odds odds[AFTER_KINDS];
@@ -367,8 +361,6 @@ static int set_up(redox_session *session, const redox_session_options *options) 
     if (error) {
         return error;
     }
-    session->polled[DEVICE] = (struct pollfd){.fd = options->devices[0], .events = POLLIN};
-    session->polled[EVENTS] = (struct pollfd){.fd = session->events_fd, .events = POLLIN};
     if (!make_worker(session, 0)) {
         return ENOMEM;
     }
@@ -457,16 +449,7 @@ redox_core *redox_core_of(redox_session *session) { return &session->core; }
 
 int redox_session_fd(const redox_session *session) { return session->epoll; }
 
-int redox_session_watch(redox_session *session, int fd) {
-    if (session->watched == REDOX_WATCHED) {
-        return ENOSPC;
-    }
-    int error = add_to_epoll(session->epoll, fd, EPOLLIN);
-    if (!error) {
-        session->polled[FIRST_WATCHED + session->watched++] = (struct pollfd){.fd = fd, .events = POLLIN};
-    }
-    return error;
-}
+int redox_session_watch(redox_session *session, int fd) { return add_to_epoll(session->epoll, fd, EPOLLIN); }
 
 // Taking events
 
@@ -474,16 +457,14 @@ int redox_session_watch(redox_session *session, int fd) {
 enum { FOUND_REQUEST = 1, FOUND_REPLY = 2, FOUND_FOR_CALLER = 4 };
 
 static int look(redox_session *session, int wait_ms) {
-    struct pollfd *polled = session->polled;
-    polled[RELAY].events = redox_relay_events(&session->core.relay, &polled[RELAY].fd);
+    struct epoll_event ready[READY];
+    int found = 0, count = epoll_wait(session->epoll, ready, READY, wait_ms);
     session->since_look = 0;
-    if (poll(polled, FIRST_WATCHED + session->watched, wait_ms) <= 0) {
-        return 0;
-    }
-    int found = (polled[DEVICE].revents ? FOUND_REQUEST : 0) | (polled[RELAY].revents ? FOUND_REPLY : 0) |
-                (polled[EVENTS].revents ? FOUND_FOR_CALLER : 0);
-    for (unsigned i = 0; i < session->watched; i++) {
-        found |= polled[FIRST_WATCHED + i].revents ? FOUND_FOR_CALLER : 0;
+    for (int i = 0; i < count; i++) {
+        int fd = ready[i].data.fd;
+        found |= fd == session->core.devices.fds[0] ? FOUND_REQUEST
+                 : fd == session->core.relay.fd     ? FOUND_REPLY
+                                                    : FOUND_FOR_CALLER;
     }
     return found;
 }

@@ -45,8 +45,6 @@ enum {
     // Handles of generated files, which the relay opens, start here; those of the access log, at twice that.
     REDOX_RELAY_HANDLES_SHIFT = 62,
     REDOX_LOG_HANDLES_SHIFT = 63,
-    // At most this many descriptors can be watched.
-    REDOX_WATCHED = 16,
     REDOX_MOST_HELPERS = 63,
     // One READ of the kernel is at most 256 pages.
     REDOX_MOST_READ = 256 * 4096,
