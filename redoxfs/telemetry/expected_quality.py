@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.telemetry.quality import BATCH, entropy_terms
+from redoxfs.telemetry.quality import BATCH, entropy_terms, places_among_equals
 
 Int = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
@@ -123,11 +123,7 @@ def block_variance(cells: Int, class_of: Int, class_sizes: Int) -> tuple[float, 
     of_chunk = is_there.sum(axis=1)
     classes = class_of[np.where(is_there, cells, 0)]
     # Of each class in each chunk: its square is the number of ordered pairs. -1 - i for a hole, which equals nothing.
-    labels = np.sort(np.where(is_there, classes, -1 - np.arange(cells.shape[1])), axis=1)
-    starts = np.ones(labels.shape, np.bool_)
-    starts[:, 1:] = labels[:, 1:] != labels[:, :-1]
-    at = np.arange(labels.shape[1])
-    equal_before = at - np.maximum.accumulate(np.where(starts, at, 0), axis=1)
+    equal_before = places_among_equals(np.where(is_there, classes, -1 - np.arange(cells.shape[1])))
     squares = (of_chunk + 2 * equal_before.sum(axis=1)) / of_chunk**2
     along = (shares[classes] * is_there).sum(axis=1) / of_chunk
     variances = squares - 2 * along + float(shares @ shares)

@@ -37,7 +37,10 @@ def pairs_and_entropies(labels: Int32, batch: int) -> tuple[npt.NDArray[np.int64
     Raises:
         ValueError: there is no whole batch.
     """
-    places = _places_among_equals(labels, batch)
+    batches = len(labels) // batch
+    if not batches:
+        raise ValueError(f"an epoch of {len(labels)} samples has no batch of {batch}")
+    places = places_among_equals(labels[: batches * batch].reshape(batches, batch))
     # The j-th of equal labels makes j pairs with those before it.
     pairs: npt.NDArray[np.int64] = places.sum(axis=1)
     # So that the sum of what a label's samples add is the term of their number.
@@ -60,14 +63,15 @@ def _added_terms(batch: int) -> npt.NDArray[np.float64]:
     return np.diff(entropy_terms(batch))
 
 
-def _places_among_equals(labels: Int32, batch: int) -> npt.NDArray[np.int64]:
-    """int64[batches, batch]: for each sample of a batch, in the order of labels, how many before it have its label."""
-    batches = len(labels) // batch
-    if not batches:
-        raise ValueError(f"an epoch of {len(labels)} samples has no batch of {batch}")
-    rows = np.sort(labels[: batches * batch].reshape(batches, batch), axis=1)
+def places_among_equals(labels: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    """int64[rows, n]: for each label of a row, in ascending order, how many before it are equal.
+
+    Args:
+        labels: int[rows, n].
+    """
+    rows = np.sort(labels, axis=1)
     starts = np.ones_like(rows, np.bool_)
     starts[:, 1:] = rows[:, 1:] != rows[:, :-1]
-    at = np.arange(batch)
+    at = np.arange(rows.shape[1])
     places: npt.NDArray[np.int64] = at - np.maximum.accumulate(np.where(starts, at, 0), axis=1)
     return places
