@@ -16,6 +16,7 @@ from redoxfs.launch.apparmor import ENABLED, FOLDER, confinement
 from redoxfs.launch.errors import FuseUnavailableError
 from redoxfs.launch.fuse_options import FuseOptions
 from redoxfs.linux.detach import find_helper
+from redoxfs.linux.pids import field_of, status_of
 
 DEVICE = Path("/dev/fuse")
 FUSE_CONF = Path("/etc/fuse.conf")
@@ -48,11 +49,9 @@ def check_fuse(options: FuseOptions, mountpoint: Path) -> None:
 def may_mount(proc: Path = Path("/proc")) -> bool:
     """Whether this process may call mount(2), as root may: then it needs no fusermount3."""
     try:
-        lines = (proc / "self/status").read_text("utf-8", "replace").splitlines()
-    except OSError:
+        return bool(int(field_of(status_of("self", proc), b"CapEff"), 16) >> _CAP_SYS_ADMIN & 1)
+    except (OSError, ValueError):
         return False
-    held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
-    return bool(held >> _CAP_SYS_ADMIN & 1)
 
 
 def check_apparmor(mountpoint: Path, folder: Path = FOLDER, enabled: Path = ENABLED) -> None:

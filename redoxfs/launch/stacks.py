@@ -19,6 +19,8 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from redoxfs.linux.pids import field_of, status_of
+
 SIGNAL = signal.SIGUSR2
 
 MEMFD = "redoxfs-stacks"
@@ -81,11 +83,9 @@ def _awaited(fd: int, pid: int) -> str:
 
 def _catches(pid: int) -> bool:
     try:
-        lines = Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
-    except OSError:
+        return bool(int(field_of(status_of(pid), b"SigCgt"), 16) >> (SIGNAL - 1) & 1)
+    except (OSError, ValueError):
         return False
-    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
-    return bool(caught >> (SIGNAL - 1) & 1)
 
 
 def has_memory_for_stacks(pid: int) -> bool:

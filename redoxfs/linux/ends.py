@@ -5,6 +5,8 @@ import os
 import select
 import threading
 
+from redoxfs.linux.pids import STARTTIME, STATE, stat_of
+
 _LOOK_MS = 20
 
 
@@ -39,9 +41,7 @@ def end_of(pid: int) -> int:
 def _began(pid: int) -> bytes | None:
     """When a process began, in ticks; None if it has ended, which a zombie has."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # Behind the name, which may have anything in it.
-            fields = file.read().rpartition(b")")[2].split()
+        fields = stat_of(pid)
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields[0] in (b"Z", b"X") else fields[19]
+    return None if fields[STATE] in (b"Z", b"X") else fields[STARTTIME]

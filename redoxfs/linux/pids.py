@@ -1,4 +1,4 @@
-"""Which processes of the machine this one can see, where their numbers count, and which one a socket leads to."""
+"""What /proc says of processes and threads, where their numbers count, and which process a socket leads to."""
 
 import os
 import socket
@@ -10,8 +10,8 @@ from typing import Protocol
 _FIRST = "pid:[4026531836]"
 """The pid namespace of the machine itself has this number in each kernel (PROC_PID_INIT_INO)."""
 
-_STARTTIME = 19
-"""Of /proc/N/stat, counted after the name's closing parenthesis (proc(5): field 22, in clock ticks since boot)."""
+STATE, STARTTIME = 0, 19
+"""Of the fields of `stat_of` (proc(5): fields 3 and 22, the latter in clock ticks since boot)."""
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -37,26 +37,38 @@ def pid_of_peer(connection: _Connection) -> int:
 
 def born_s(number: int, proc: Path = Path("/proc")) -> float:
     """When a process or a thread began, in s since boot. Raises OSError, or ValueError, where /proc does not say it."""
-    # The name may have anything in it.
-    fields = (proc / str(number) / "stat").read_text("latin-1").rpartition(")")[2].split()
-    if len(fields) <= _STARTTIME:
+    fields = stat_of(number, proc)
+    if len(fields) <= STARTTIME:
         raise ValueError("this is no stat of a process")
-    return int(fields[_STARTTIME]) / TICKS_PER_S
+    return int(fields[STARTTIME]) / TICKS_PER_S
 
 
 def process_of(thread: int, proc: Path = Path("/proc")) -> int:
     """The process of a thread. Raises OSError, or ValueError, where /proc does not say it."""
-    return _number_in_status(thread, b"\nTgid:", proc)
+    return int(field_of(status_of(thread, proc), b"Tgid"))
 
 
 def parent_of(number: int, proc: Path = Path("/proc")) -> int:
     """The parent of a process, or of that of a thread; 0: another namespace has it. Raises OSError, or ValueError,
     where /proc does not say it."""
-    return _number_in_status(number, b"\nPPid:", proc)
+    return int(field_of(status_of(number, proc), b"PPid"))
 
 
-def _number_in_status(number: int, name: bytes, proc: Path) -> int:
-    return int((proc / str(number) / "status").read_bytes().partition(name)[2].partition(b"\n")[0])
+def stat_of(number: int, proc: Path = Path("/proc")) -> list[bytes]:
+    """The fields of a process's or a thread's `stat` behind the name, which may have anything in it. Raises OSError."""
+    return (proc / str(number) / "stat").read_bytes().rpartition(b")")[2].split()
+
+
+def status_of(number: int | str, proc: Path = Path("/proc")) -> bytes:
+    """The `status` of a process or a thread, a name and a value on each line. Raises OSError."""
+    return (proc / str(number) / "status").read_bytes()
+
+
+def field_of(status: bytes, name: bytes) -> bytes:
+    """A value of `status_of`. Raises ValueError if there is none of this name."""
+    status = b"\n" + status
+    begin = status.index(b"\n%s:" % name) + len(name) + 2
+    return status[begin : status.index(b"\n", begin)].strip()
 
 
 def exists(number: int, signal: Callable[[int, int], None] = os.kill) -> bool:

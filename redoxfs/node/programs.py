@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from redoxfs.linux.pids import field_of, status_of
+
 NAME_BYTES = 15
 """Of a program's name at the kernel."""
 
@@ -39,8 +41,6 @@ IN_PYTHON = frozenset({"borg", "duplicity", "rdiff-backup", "bup", "aws", "s3cmd
 
 ALL = "all"
 
-STATUS_BYTES = 4096
-
 
 class Programs:
     """The programs that get exact files.
@@ -56,7 +56,7 @@ class Programs:
         asked = {_short(name) for name in more} - without
         self._names = asked if ALL in without else {_short(name) for name in EXACT_FOR} - without | asked
         self._run_by_python = {_short(name) for name in IN_PYTHON} | asked
-        self._proc = os.fspath(proc)
+        self._proc = proc
 
     def name_of(self, thread: int) -> str | None:
         """The name of the program that ``thread`` runs, if it gets exact files.
@@ -65,7 +65,7 @@ class Programs:
         """
         try:
             process, status = self._process_of(thread)
-            text = os.fsdecode(_field(status, b"Name:"))
+            text = os.fsdecode(field_of(status, b"Name"))
         except (OSError, ValueError):
             return None
         if text not in self._names or (text not in self._run_by_python and self._is_python(process)):
@@ -76,15 +76,15 @@ class Programs:
         """The number of the session of processes that ``thread`` is in, and the name of its program; or None."""
         try:
             _, status = self._process_of(thread)
-            return int(_field(status, b"\nNSsid:").split()[0]), os.fsdecode(_field(status, b"Name:"))
+            return int(field_of(status, b"NSsid").split()[0]), os.fsdecode(field_of(status, b"Name"))
         except (OSError, ValueError, IndexError):
             return None
 
     def _process_of(self, thread: int) -> tuple[int, bytes]:
         """The process of a thread, which may have a name of its own, and what /proc has of the process."""
-        status = _read(f"{self._proc}/{thread}/status")
-        process = int(_field(status, b"\nTgid:"))
-        return process, status if process == thread else _read(f"{self._proc}/{process}/status")
+        status = status_of(thread, self._proc)
+        process = int(field_of(status, b"Tgid"))
+        return process, status if process == thread else status_of(process, self._proc)
 
     def _is_python(self, process: int) -> bool:
         try:
@@ -92,20 +92,6 @@ class Programs:
         except OSError:
             # Of another user.
             return False
-
-
-def _read(path: str) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(fd, STATUS_BYTES)
-    finally:
-        os.close(fd)
-
-
-def _field(status: bytes, name: bytes) -> bytes:
-    """The value after ``name``. Raises ValueError."""
-    begin = status.index(name) + len(name)
-    return status[begin : status.index(b"\n", begin)].strip()
 
 
 def _short(name: str) -> str:
