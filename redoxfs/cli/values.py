@@ -6,6 +6,7 @@ The functions that read a text are types of argparse: they raise argparse.Argume
 import argparse
 import math
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 from redoxfs.launch.defaults import MOST_NODES
@@ -28,31 +29,23 @@ def whole_number(text: str, least: int, most: int) -> int:
     return int(text)
 
 
-def chunk_size(text: str) -> int:
-    # Reading a chunk takes a file descriptor for each of its samples; no chunk is worth more than this. The pool counts
-    # the samples of a chunk in 16 bits.
-    return whole_number(text, 1, (1 << 16) - 1)
+# Reading a chunk takes a file descriptor for each of its samples; no chunk is worth more than this. The pool counts the
+# samples of a chunk in 16 bits.
+chunk_size = partial(whole_number, least=1, most=(1 << 16) - 1)
+# Samples are numbered in 32 bits.
+files = partial(whole_number, least=1, most=(1 << 31) - 1)
+nodes = partial(whole_number, least=1, most=MOST_NODES)
+rank = partial(whole_number, least=0, most=MOST_NODES - 1)
+window = lines = partial(whole_number, least=1, most=(1 << 31) - 1)
+jobs = partial(whole_number, least=1, most=1 << 10)
+# The session takes no more.
+threads = partial(whole_number, least=0, most=63)
+seed = partial(whole_number, least=0, most=(1 << 63) - 1)
+depth = partial(whole_number, least=0, most=1 << 12)
 
 
 def chunk_size_or_auto(text: str) -> int | None:
     return None if text == "auto" else chunk_size(text)
-
-
-def files(text: str) -> int:
-    # Samples are numbered in 32 bits.
-    return whole_number(text, 1, (1 << 31) - 1)
-
-
-def nodes(text: str) -> int:
-    return whole_number(text, 1, MOST_NODES)
-
-
-def rank(text: str) -> int:
-    return whole_number(text, 0, MOST_NODES - 1)
-
-
-def window(text: str) -> int:
-    return whole_number(text, 1, (1 << 31) - 1)
 
 
 def listen(text: str) -> str:
@@ -63,23 +56,6 @@ def listen(text: str) -> str:
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text
-
-
-def lines(text: str) -> int:
-    return whole_number(text, 1, (1 << 31) - 1)
-
-
-def jobs(text: str) -> int:
-    return whole_number(text, 1, 1 << 10)
-
-
-def threads(text: str) -> int:
-    # The session takes no more.
-    return whole_number(text, 0, 63)
-
-
-def seed(text: str) -> int:
-    return whole_number(text, 0, (1 << 63) - 1)
 
 
 def job(text: str) -> str:
@@ -110,10 +86,6 @@ def duration(text: str) -> float:
     if not (value == 0 or 1e-3 <= value <= 86_400):
         raise argparse.ArgumentTypeError(f"{text!r} is not 0 or a time from 1ms to a day; write it like 10s or 500ms")
     return value
-
-
-def depth(text: str) -> int:
-    return whole_number(text, 0, 1 << 12)
 
 
 def exchange(text: str) -> float:
