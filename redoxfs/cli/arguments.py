@@ -18,15 +18,11 @@ from redoxfs.cli.open_arguments import add_profile, add_programs, add_slow_open
 from redoxfs.cli.options.building import built, default_of, flat
 from redoxfs.cli.parser import HelpAll, Parser, Verbs, add_verb
 from redoxfs.cli.policy_arguments import add_layout, add_policy, add_sharing
-from redoxfs.cli.telemetry_arguments import add_metrics, add_metrics_of_mount, add_stats, add_top
-from redoxfs.launch.defaults import (
-    ARCHIVE_LAYOUTS,
-    DEFAULT_PORT,
-    DEFAULT_TIMEOUT_S,
-    LOG_FORMATS,
-    LOG_LEVELS,
-    LONG_TIMEOUT_S,
-)
+from redoxfs.cli.shared_arguments import add_archives, add_files, add_jobs, add_json, add_seconds, add_timeout
+from redoxfs.cli.simulate_arguments import add_simulate
+from redoxfs.cli.state_arguments import add_state
+from redoxfs.cli.telemetry_arguments import add_metrics, add_metrics_of_mount, add_report, add_stats, add_top
+from redoxfs.launch.defaults import DEFAULT_PORT, LOG_FORMATS, LOG_LEVELS
 from redoxfs.launch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -268,7 +264,7 @@ def _add_advanced(verb: Parser) -> None:
             help="threads that answer kernel requests besides the main thread (default: 0 below 4 cores, "
             "else a quarter of them, at most 4)",
         ),
-        _add_timeout(group),
+        add_timeout(group),
     )
 
 
@@ -306,7 +302,7 @@ def _add_umount(verbs: "Verbs[Parser]") -> None:
     verb.add_argument("--job", metavar="ID", type=values.job, help="the mounts of one job; as root, whoever mounted")
     verb.add_argument("--all-users", action="store_true", help="as root: the mounts of everybody")
     verb.add_argument("--lazy", action="store_true", help="detach now; programs that use the mount may finish")
-    _add_timeout(verb)
+    add_timeout(verb)
 
 
 def _add_restart(verbs: "Verbs[Parser]") -> None:
@@ -315,7 +311,7 @@ def _add_restart(verbs: "Verbs[Parser]") -> None:
     text = "switch a mount that is in use to the installed version"
     verb = add_verb(verbs, "restart", RestartOptions, text)
     verb.add_argument("mountpoint", metavar="MOUNTPOINT", help="a mount that has a keeper")
-    _add_timeout(verb)
+    add_timeout(verb)
 
 
 def _add_log_level(verbs: "Verbs[Parser]") -> None:
@@ -324,7 +320,7 @@ def _add_log_level(verbs: "Verbs[Parser]") -> None:
     verb = add_verb(verbs, "log-level", LogLevelOptions, "show what a mount's daemon logs, or log more or less")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
     verb.add_argument("level", metavar="LEVEL", nargs="?", help=f"{', '.join(LOG_LEVELS)}")
-    _add_timeout(verb)
+    add_timeout(verb)
 
 
 def _add_status(verbs: "Verbs[Parser]") -> None:
@@ -333,7 +329,7 @@ def _add_status(verbs: "Verbs[Parser]") -> None:
     verb = add_verb(verbs, "status", StatusOptions, "show what a mount has done so far")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
     verb.add_argument("--json", action="store_true", help="print .redoxfs/stats.json as it is")
-    _add_timeout(verb)
+    add_timeout(verb)
 
 
 def _add_cluster(verbs: "Verbs[Parser]") -> None:
@@ -380,14 +376,14 @@ def _add_cluster(verbs: "Verbs[Parser]") -> None:
     verb.add_argument("folder", metavar="DIR")
     _add_ray(verb)
     verb.add_argument("--json", action="store_true", help="print each node's stats.json, and their sum")
-    _add_timeout(verb)
+    add_timeout(verb)
     verb = add_verb(
         actions, "down", ClusterDownOptions, "unmount all nodes, and remove the mountpoints on this machine"
     )
     verb.add_argument("folder", metavar="DIR")
     _add_ray(verb)
     verb.add_argument("--lazy", action="store_true", help="detach now; programs that use the mounts may finish")
-    _add_timeout(verb)
+    add_timeout(verb)
 
 
 def _add_ray(verb: Parser) -> None:
@@ -400,7 +396,7 @@ def _add_trace(verbs: "Verbs[Parser]") -> None:
     verb = add_verb(verbs, "trace", TraceOptions, "tell a mount the order of this node's next epoch")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
     verb.add_argument("file", metavar="FILE", help="a path on each line, absolute or below MOUNTPOINT; - for stdin")
-    _add_timeout(verb, default_of(TraceOptions, "timeout_s"))
+    add_timeout(verb, default_of(TraceOptions, "timeout_s"))
 
 
 def _add_nodes(verbs: "Verbs[Parser]") -> None:
@@ -414,8 +410,8 @@ def _add_nodes(verbs: "Verbs[Parser]") -> None:
         metavar="LIST",
         help="host:port,host:port,…: the nodes from now on, this one included; run it for each of them",
     )
-    _add_json(verb)
-    _add_timeout(verb, default_of(NodesOptions, "timeout_s"))
+    add_json(verb)
+    add_timeout(verb, default_of(NodesOptions, "timeout_s"))
 
 
 def _add_inspect(verbs: "Verbs[Parser]") -> None:
@@ -425,14 +421,14 @@ def _add_inspect(verbs: "Verbs[Parser]") -> None:
     verb.add_argument("source", metavar="SOURCE")
     verb.add_argument("--nodes", metavar="N", type=values.nodes, help="the memory of each of N nodes (default: 1)")
     verb.add_argument("--cache", metavar="DIR", help="as mount with --cache DIR would serve it; DIR is not touched")
-    _add_json(verb)
-    _add_files(verb)
+    add_json(verb)
+    add_files(verb)
     add_catalog_option(verb)
-    _add_archives(verb)
+    add_archives(verb)
     _add_memory(verb)
     add_layout(verb)
     add_policy(verb)
-    _add_timeout(verb)
+    add_timeout(verb)
 
 
 def _add_doctor(verbs: "Verbs[Parser]") -> None:
@@ -444,15 +440,11 @@ def _add_doctor(verbs: "Verbs[Parser]") -> None:
     verb.add_argument("--nodes", metavar="LIST", help="host:port,…: also try to reach these nodes")
     verb.add_argument("--left", action="store_true", help="list what redoxfs leaves here, and what removes it")
     default = default_of(DoctorOptions, "probe_s")
-    verb.add_argument(
-        "--probe-seconds",
-        dest="probe_s",
-        metavar="SECONDS",
-        type=values.seconds,
-        help=f"time for reading from storage, to measure it (default: {default:g})",
+    add_seconds(
+        verb, "--probe-seconds", "probe_s", f"time for reading from storage, to measure it (default: {default:g})"
     )
-    _add_json(verb)
-    _add_timeout(verb)
+    add_json(verb)
+    add_timeout(verb)
 
 
 def _add_debug(verbs: "Verbs[Parser]") -> None:
@@ -463,14 +455,8 @@ def _add_debug(verbs: "Verbs[Parser]") -> None:
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
     verb.add_argument("-o", "--output", metavar="FILE", required=True, help="a new file, such as bundle.tar.gz")
     default = default_of(DebugOptions, "interval_s")
-    verb.add_argument(
-        "--interval",
-        dest="interval_s",
-        metavar="SECONDS",
-        type=values.seconds,
-        help=f"time between two looks at the statistics (default: {default:g})",
-    )
-    _add_timeout(verb, default_of(DebugOptions, "timeout_s"))
+    add_seconds(verb, "--interval", "interval_s", f"time between two looks at the statistics (default: {default:g})")
+    add_timeout(verb, default_of(DebugOptions, "timeout_s"))
 
 
 def _add_pack(verbs: "Verbs[Parser]") -> None:
@@ -479,11 +465,11 @@ def _add_pack(verbs: "Verbs[Parser]") -> None:
     verb = add_verb(verbs, "pack", PackOptions, "write SOURCE to DST as tar shards, read in whole chunks")
     verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
     verb.add_argument("dst", metavar="DST", help="a new folder or address, or that of an interrupted pack")
-    _add_files(verb)
+    add_files(verb)
     add_layout(verb, default="64")
     verb.add_argument("--shard-size", metavar="SIZE", help="length at which a shard ends (default: 1GiB)")
-    _add_jobs(verb)
-    _add_timeout(verb)
+    add_jobs(verb)
+    add_timeout(verb)
 
 
 def _add_verify(verbs: "Verbs[Parser]") -> None:
@@ -491,55 +477,9 @@ def _add_verify(verbs: "Verbs[Parser]") -> None:
 
     verb = add_verb(verbs, "verify", VerifyOptions, "read a packed dataset and check every byte of it")
     verb.add_argument("source", metavar="DST", help="a folder or address that redoxfs pack wrote")
-    _add_json(verb)
-    _add_jobs(verb)
-    _add_timeout(verb)
-
-
-def _add_catalog(verbs: "Verbs[Parser]") -> None:
-    export = add_catalog(verbs)
-    _add_files(export)
-    _add_timeout(export)
-
-
-def _add_warmup(verbs: "Verbs[Parser]") -> None:
-    verb = add_warmup(verbs)
-    _add_files(verb)
-    add_catalog_option(verb)
-    _add_archives(verb)
-    add_layout(verb)
-    _add_timeout(verb)
-
-
-def _add_top(verbs: "Verbs[Parser]") -> None:
-    _add_timeout(add_top(verbs))
-
-
-def _add_stats(verbs: "Verbs[Parser]") -> None:
-    _add_timeout(add_stats(verbs))
-
-
-def _add_profile(verbs: "Verbs[Parser]") -> None:
-    _add_timeout(add_profile(verbs))
-
-
-def _add_report(verbs: "Verbs[Parser]") -> None:
-    from redoxfs.cli.options.examining import ReportOptions
-    from redoxfs.cli.report_arguments import add_report
-
-    _add_timeout(add_report(verbs), default_of(ReportOptions, "timeout_s"))
-
-
-def _add_state(verbs: "Verbs[Parser]") -> None:
-    from redoxfs.cli.state_arguments import add_state
-
-    add_state(verbs, lambda verb: _add_timeout(verb, LONG_TIMEOUT_S))
-
-
-def _add_simulate(verbs: "Verbs[Parser]") -> None:
-    from redoxfs.cli.simulate_arguments import add_simulate
-
-    add_simulate(verbs)
+    add_json(verb)
+    add_jobs(verb)
+    add_timeout(verb)
 
 
 _GROUPS: dict[str, dict[str, Callable[["Verbs[Parser]"], None]]] = {
@@ -552,23 +492,23 @@ _GROUPS: dict[str, dict[str, Callable[["Verbs[Parser]"], None]]] = {
     },
     "watch": {
         "status": _add_status,
-        "top": _add_top,
-        "stats": _add_stats,
-        "profile": _add_profile,
-        "report": _add_report,
+        "top": add_top,
+        "stats": add_stats,
+        "profile": add_profile,
+        "report": add_report,
     },
     "progress and copies": {
-        "state": _add_state,
+        "state": add_state,
         "cache": add_cache,
-        "warmup": _add_warmup,
-        "catalog": _add_catalog,
+        "warmup": add_warmup,
+        "catalog": add_catalog,
         "verify": _add_verify,
     },
     "several nodes": {
         "cluster": _add_cluster,
         "nodes": _add_nodes,
         "trace": _add_trace,
-        "simulate": _add_simulate,
+        "simulate": add_simulate,
     },
     "mend": {
         "restart": _add_restart,
@@ -592,66 +532,13 @@ VERBS = {name: add for verbs in _GROUPS.values() for name, add in verbs.items()}
 
 def _add_served(verb: Parser) -> None:
     group = verb.add_argument_group("what is served")
-    _add_files(group)
-    verb.advanced(add_catalog_option(group), *_add_archives(group))
+    add_files(group)
+    verb.advanced(add_catalog_option(group), *add_archives(group))
     verb.advanced(add_cache_options(group))
-
-
-def _add_archives(verb: "argparse._ActionsContainer") -> list[argparse.Action]:
-    return [
-        verb.add_argument(
-            "--archives",
-            metavar="HOW",
-            choices=ARCHIVE_LAYOUTS,
-            help="tar archives: auto, tree, folders, or none, as the files that they are (default: auto)",
-        ),
-        verb.add_argument(
-            "--salvage", action="store_true", help="serve damaged and truncated archives as far as they can be read"
-        ),
-    ]
-
-
-def _add_files(verb: "argparse._ActionsContainer") -> None:
-    """Which files are samples, and which may replace each other."""
-    verb.add_argument(
-        "--classes",
-        metavar="HOW",
-        help="which samples may replace each other: auto, dir, any, sampler, none, FILE.csv,"
-        " member:cls (default: auto)",
-    )
-    verb.add_argument(
-        "--samples",
-        metavar="GLOB",
-        action="append",
-        help="paths of samples, may be repeated (default: by extension)",
-    )
-    verb.add_argument(
-        "--groups",
-        metavar="HOW",
-        help="files of a sample: stem, wds, a/{key}.jpg,b/{key}.png",
-    )
 
 
 def _add_memory(verb: "argparse._ActionsContainer", *, default: str = " (default: a quarter of available)") -> None:
     verb.add_argument("--memory", dest="memory_size", metavar="SIZE", help=f"4GiB, 512MiB or 10%%{default}")
-
-
-def _add_json(verb: Parser) -> None:
-    verb.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _add_jobs(verb: Parser) -> None:
-    verb.add_argument("--jobs", metavar="N", type=values.jobs, help="number of processes (default: one for each core)")
-
-
-def _add_timeout(verb: "argparse._ActionsContainer", default: float = DEFAULT_TIMEOUT_S) -> argparse.Action:
-    return verb.add_argument(
-        "--timeout",
-        dest="timeout_s",
-        metavar="SECONDS",
-        type=values.seconds,
-        help=f"give up when storage or the daemon does not answer for SECONDS (default: {default:g})",
-    )
 
 
 # Options as attributes of a volume

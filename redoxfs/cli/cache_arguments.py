@@ -3,8 +3,11 @@
 import argparse
 
 from redoxfs.cli import values
+from redoxfs.cli.catalog_arguments import add_catalog_option
 from redoxfs.cli.options.building import default_of
 from redoxfs.cli.parser import Parser, Verbs, add_verb
+from redoxfs.cli.policy_arguments import add_layout
+from redoxfs.cli.shared_arguments import add_archives, add_files, add_json, add_timeout
 
 
 def add_cache_options(group: "argparse._ActionsContainer", *, required: bool = False) -> argparse.Action:
@@ -27,10 +30,10 @@ def add_cache(verbs: "Verbs[Parser]") -> None:
     actions = cache.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
     listing = add_verb(actions, "ls", CacheListOptions, "list the datasets in DIR")
     listing.add_argument("folder", metavar="DIR")
-    listing.add_argument("--json", action="store_true", help="print JSON")
+    add_json(listing)
     check = add_verb(actions, "verify", CacheVerifyOptions, "check every byte in DIR, and give up damaged copies")
     check.add_argument("folder", metavar="DIR")
-    check.add_argument("--json", action="store_true", help="print JSON")
+    add_json(check)
     usage = "%(prog)s [OPTIONS] DIR (KEY… | --all)"
     remove = add_verb(actions, "rm", CacheRemoveOptions, "remove datasets from DIR that no mount uses", usage=usage)
     remove.add_argument("folder", metavar="DIR")
@@ -38,8 +41,8 @@ def add_cache(verbs: "Verbs[Parser]") -> None:
     remove.add_argument("--all", action="store_true", help="all datasets")
 
 
-def add_warmup(verbs: "Verbs[Parser]") -> Parser:
-    """`redoxfs warmup`, which lacks the options of several verbs."""
+def add_warmup(verbs: "Verbs[Parser]") -> None:
+    """`redoxfs warmup`."""
     from redoxfs.cli.options.caches import WarmupOptions
 
     verb = add_verb(verbs, "warmup", WarmupOptions, "read SOURCE into a cache before a job needs it")
@@ -51,4 +54,8 @@ def add_warmup(verbs: "Verbs[Parser]") -> Parser:
         type=values.jobs,
         help=f"chunks to read at a time (default: {default_of(WarmupOptions, 'jobs')})",
     )
-    return verb
+    add_files(verb)
+    add_catalog_option(verb)
+    add_archives(verb)
+    add_layout(verb)
+    add_timeout(verb)

@@ -3,10 +3,11 @@
 import argparse
 
 from redoxfs.cli.parser import Parser, Verbs, add_verb
+from redoxfs.cli.shared_arguments import add_files, add_json, add_timeout
 
 
-def add_catalog(verbs: "Verbs[Parser]") -> Parser:
-    """`redoxfs catalog`; returns its action `export`, which lacks the options of several verbs."""
+def add_catalog(verbs: "Verbs[Parser]") -> None:
+    """`redoxfs catalog`."""
     from redoxfs.cli.options.datasets import CatalogExportOptions, CatalogShowOptions
 
     catalog = add_verb(verbs, "catalog", None, "keep a scan in a file, so that other mounts need not scan")
@@ -15,10 +16,11 @@ def add_catalog(verbs: "Verbs[Parser]") -> Parser:
     export.add_argument("source", metavar="SOURCE", help="the directory with the training files")
     export.add_argument("file", metavar="FILE", help="a file outside SOURCE; one that exists is replaced")
     export.add_argument("--rescan", action="store_true", help="list all directories again, also unchanged ones")
+    add_files(export)
+    add_timeout(export)
     show = add_verb(actions, "show", CatalogShowOptions, "check FILE, and show what is in it")
     show.add_argument("file", metavar="FILE")
-    show.add_argument("--json", action="store_true", help="print JSON")
-    return export
+    add_json(show)
 
 
 def add_catalog_option(verb: "argparse._ActionsContainer") -> argparse.Action:

@@ -5,30 +5,20 @@ import argparse
 from redoxfs.cli import values
 from redoxfs.cli.options.building import default_of
 from redoxfs.cli.parser import Parser, Verbs, add_verb
+from redoxfs.cli.shared_arguments import add_seconds, add_timeout
 
 
-def add_profile(verbs: "Verbs[Parser]") -> Parser:
-    """`redoxfs profile`, but for --timeout."""
+def add_profile(verbs: "Verbs[Parser]") -> None:
+    """`redoxfs profile`."""
     from redoxfs.cli.options.watching import ProfileOptions
 
     text = "show what the time of opens goes to, by outcome and directory"
     verb = add_verb(verbs, "profile", ProfileOptions, text, usage="%(prog)s [OPTIONS] (MOUNTPOINT | LOGFILE)")
     verb.add_argument("path", metavar="PATH", help="a mount; or a copy of its .redoxfs/accesslog, with - for stdin")
-    verb.add_argument(
-        "--seconds",
-        dest="seconds_s",
-        metavar="SECONDS",
-        type=values.seconds,
-        help="end after SECONDS (default: Ctrl-C, or the end of the mount)",
-    )
-    verb.add_argument(
-        "--interval",
-        dest="interval_s",
-        metavar="SECONDS",
-        type=values.seconds,
-        help="on a terminal, show what there is so far every SECONDS "
-        f"(default: {default_of(ProfileOptions, 'interval_s'):g})",
-    )
+    add_seconds(verb, "--seconds", "seconds_s", "end after SECONDS (default: Ctrl-C, or the end of the mount)")
+    default = default_of(ProfileOptions, "interval_s")
+    text = f"on a terminal, show what there is so far every SECONDS (default: {default:g})"
+    add_seconds(verb, "--interval", "interval_s", text)
     verb.add_argument(
         "--depth",
         metavar="N",
@@ -42,7 +32,7 @@ def add_profile(verbs: "Verbs[Parser]") -> Parser:
         help=f"show the N directories with the most time (default: {default_of(ProfileOptions, 'limit')})",
     )
     verb.add_argument("--json", action="store_true", help="print JSON, with all directories")
-    return verb
+    add_timeout(verb)
 
 
 def add_slow_open(group: "argparse._ActionsContainer") -> argparse.Action:

@@ -5,6 +5,7 @@ from typing import Any
 
 from redoxfs.cli import values
 from redoxfs.cli.options.building import default_of
+from redoxfs.cli.shared_arguments import add_seconds
 from redoxfs.launch.defaults import POLICIES, STORAGES
 
 
@@ -66,19 +67,17 @@ def add_sharing(group: "argparse._ActionsContainer") -> list[argparse.Action]:
             metavar="SIZE",
             help="part of --memory for samples from other nodes (default: at most an eighth)",
         ),
-        group.add_argument(
+        add_seconds(
+            group,
             "--join-timeout",
-            dest="join_timeout_s",
-            metavar="SECONDS",
-            type=values.seconds,
-            help=f"time for all nodes to start (default: {default('join_timeout_s'):g})",
+            "join_timeout_s",
+            f"time for all nodes to start (default: {default('join_timeout_s'):g})",
         ),
-        group.add_argument(
+        add_seconds(
+            group,
             "--peer-timeout",
-            dest="peer_timeout_s",
-            metavar="SECONDS",
-            type=values.seconds,
-            help="deadline of an open that another node decides; a node silent for half of it is skipped "
+            "peer_timeout_s",
+            "deadline of an open that another node decides; a node silent for half of it is skipped "
             f"(default: {default('peer_timeout_s'):g})",
         ),
         group.add_argument(

@@ -2,12 +2,14 @@
 
 from redoxfs.cli import values
 from redoxfs.cli.options.building import default_of
-from redoxfs.cli.options.simulations import PoliciesOptions
 from redoxfs.cli.parser import Parser, Verbs, add_verb
+from redoxfs.cli.shared_arguments import add_json
 from redoxfs.launch.defaults import POLICIES
 
 
 def add_simulate(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.options.simulations import PoliciesOptions
+
     verb = add_verb(verbs, "simulate", None, "run the protocol without data, to size memory and nodes")
     tables = verb.add_subparsers(dest="table", metavar="TABLE", title="tables", required=True)
     table = add_verb(tables, "policies", PoliciesOptions, "loads, waits and messages of a policy")
@@ -16,7 +18,7 @@ def add_simulate(verbs: "Verbs[Parser]") -> None:
     )
     table.add_argument("--files", metavar="N", type=values.files, help=f"number of samples (default: {files:,})")
     table.add_argument("--seed", metavar="N", type=values.seed, help="same seed, same figures (default: 0)")
-    table.add_argument("--json", action="store_true", help="print JSON")
+    add_json(table)
     table.add_argument("--classes", metavar="N", type=values.files, help=f"number of classes (default: {classes})")
     table.add_argument(
         "--skew", metavar="S", type=values.skew, help="Zipf's exponent of the class sizes (default: 0, equal)"

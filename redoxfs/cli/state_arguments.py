@@ -1,17 +1,19 @@
 """The grammar of `redoxfs state`."""
 
 import argparse
-from collections.abc import Callable
 
-from redoxfs.cli.options.states import StateLoadOptions, StateSaveOptions
 from redoxfs.cli.parser import Parser, Verbs, add_verb
+from redoxfs.cli.shared_arguments import add_timeout
 from redoxfs.cli.values import whole_number
+from redoxfs.launch.defaults import LONG_TIMEOUT_S
 
 # As redoxfs.node.recent.TURNS, which a short command does not import.
 MOST_LESS = 1 << 16
 
 
-def add_state(verbs: "Verbs[Parser]", add_timeout: Callable[[Parser], object]) -> None:
+def add_state(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.options.states import StateLoadOptions, StateSaveOptions
+
     state = add_verb(verbs, "state", None, "save or load the progress of a mount's epochs")
     actions = state.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
     for name, makes, text in (
@@ -28,7 +30,7 @@ def add_state(verbs: "Verbs[Parser]", add_timeout: Callable[[Parser], object]) -
                 type=_less,
                 help="take back the last N opens, which loaders may have made ahead of training",
             )
-        add_timeout(verb)
+        add_timeout(verb, LONG_TIMEOUT_S)
 
 
 def _less(text: str) -> int:

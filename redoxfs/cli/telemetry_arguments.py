@@ -1,34 +1,30 @@
-"""The arguments of the verbs that show what mounts do while they do it."""
+"""The arguments of the verbs that show what mounts do, or did."""
 
 import argparse
 
 from redoxfs.cli import values
 from redoxfs.cli.options.building import default_of
 from redoxfs.cli.parser import Parser, Verbs, add_verb
+from redoxfs.cli.shared_arguments import add_seconds, add_timeout
 
 
-def add_stats(verbs: "Verbs[Parser]") -> Parser:
-    """`redoxfs stats`, but for --timeout."""
+def add_stats(verbs: "Verbs[Parser]") -> None:
+    """`redoxfs stats`."""
     from redoxfs.cli.options.watching import StatsOptions
 
     verb = add_verb(verbs, "stats", StatsOptions, "print a line every second with what a mount does")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
-    verb.add_argument(
-        "--interval",
-        dest="interval_s",
-        metavar="SECONDS",
-        type=values.seconds,
-        help=f"time between two lines (default: {default_of(StatsOptions, 'interval_s'):g})",
-    )
+    default = default_of(StatsOptions, "interval_s")
+    add_seconds(verb, "--interval", "interval_s", f"time between two lines (default: {default:g})")
     verb.add_argument(
         "--count", metavar="N", type=values.lines, help="end after N lines (default: when the mount ends)"
     )
     verb.add_argument("--json", action="store_true", help="print each line as a JSON object")
-    return verb
+    add_timeout(verb)
 
 
-def add_top(verbs: "Verbs[Parser]") -> Parser:
-    """`redoxfs top`, but for --timeout."""
+def add_top(verbs: "Verbs[Parser]") -> None:
+    """`redoxfs top`."""
     from redoxfs.cli.options.watching import TopOptions
 
     verb = add_verb(verbs, "top", TopOptions, "show on one screen what mounts do, every second")
@@ -38,15 +34,27 @@ def add_top(verbs: "Verbs[Parser]") -> Parser:
         nargs="*",
         help="the mounts to show side by side (default: all mounts of this user)",
     )
-    verb.add_argument(
-        "--interval",
-        dest="interval_s",
-        metavar="SECONDS",
-        type=values.seconds,
-        help=f"time between two updates (default: {default_of(TopOptions, 'interval_s'):g})",
-    )
+    default = default_of(TopOptions, "interval_s")
+    add_seconds(verb, "--interval", "interval_s", f"time between two updates (default: {default:g})")
     verb.add_argument("--count", metavar="N", type=values.lines, help="end after N updates (default: at q or Ctrl-C)")
-    return verb
+    add_timeout(verb)
+
+
+def add_report(verbs: "Verbs[Parser]") -> None:
+    """`redoxfs report`."""
+    from redoxfs.cli.options.examining import ReportOptions
+
+    verb = add_verb(verbs, "report", ReportOptions, "write one HTML page about what mounts did")
+    verb.add_argument(
+        "inputs",
+        metavar="MOUNTPOINT | FILE.json",
+        nargs="+",
+        help="a mount; or a history.json, or rows of figures in JSON",
+    )
+    verb.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="the page, such as report.html; an older one is replaced"
+    )
+    add_timeout(verb, default_of(ReportOptions, "timeout_s"))
 
 
 def add_metrics(verbs: "Verbs[Parser]") -> None:
