@@ -7,21 +7,19 @@ process loads it.
 
 import os
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
-from redoxfs.dataset import ClassesError
 from redoxfs.launch.archives import addresses_archives, expanded, index_with_samples, indexed, say_found
 from redoxfs.launch.errors import SourceUnusableError
-from redoxfs.launch.objects import NotKeptError, Objects, in_child, objects_of, told_of, with_index_cache
+from redoxfs.launch.objects import NotKeptError, Objects, in_child, with_index_cache
 from redoxfs.launch.options import DatasetOptions
 from redoxfs.objects import Address
 
 if TYPE_CHECKING:
     from redoxfs.packed import Index
-    from redoxfs.packed.archive_cache import ArchiveIndex
-    from redoxfs.packed.archive_files import ArchiveSource
+    from redoxfs.packed.archive_cache import Archive
 
 
 NOT_KEPT = "the index cannot be kept there"
@@ -50,7 +48,7 @@ def open_archive_objects(
         UsageError, SourceUnusableError, DamagedError, and the errors of the dataset.
     """
     from redoxfs.objects.credentials import absolute_files
-    from redoxfs.packed.archive_cache import Archive, Kept
+    from redoxfs.packed.archive_cache import Kept
 
     folder, patterns = split(address)
     os.environ.update(absolute_files(address.scheme, os.environ))
@@ -59,36 +57,19 @@ def open_archive_objects(
 
     def find(cache: Path, _is_kept: bool) -> "tuple[Objects, Index]":
         told = in_child(
-            lambda: _told(address, folder, patterns, cache, options, timeout_s, measures=measures, given=given)
+            lambda: _indexed(address, folder, patterns, cache, options, timeout_s, measures=measures, given=given)
         )
-        archives = tuple(Archive(**fields) for fields in told["archives"])
         kept = Kept.load(cache, address.url)
         found = None
         if kept is not None:
-            found = kept.index(archives, layout, salvages=options.salvage, made_at_ns=told["at_ns"])
+            found = kept.index(told.archives, layout, salvages=options.salvage, made_at_ns=told.at_ns)
         if found is None:
             raise NotKeptError(NOT_KEPT)
-        if told["wrong"]:
-            raise ClassesError(told["wrong"])
-        found = replace(found, read=told["read"])
+        found = replace(found, read=told.read)
         say_found(found, address.url, time.monotonic() - begin)
-        return objects_of(folder, told), index_with_samples(address.url, found, cache, options)
+        return told.objects, index_with_samples(address.url, found, cache, options)
 
     return with_index_cache(find)
-
-
-def _kept_labels(
-    address: Address, found: "ArchiveIndex", cache: Path, options: DatasetOptions, files: "ArchiveSource"
-) -> str:
-    """In a child: keep the samples, if that takes the contents of members. Returns what is wrong with these, or ""."""
-    from redoxfs.dataset.members import role_of
-
-    try:
-        if role_of(options.classes or "auto") is not None:
-            index_with_samples(address.url, found, cache, options, files)
-    except ClassesError as error:
-        return str(error)
-    return ""
 
 
 def split(address: Address) -> tuple[Address, list[str]]:
@@ -105,7 +86,16 @@ def split(address: Address) -> tuple[Address, list[str]]:
     return Address(address.scheme, folder), ["/".join(path[depth:]) for path in paths]
 
 
-def _told(
+class _Indexed(NamedTuple):
+    """What a child tells of archives: see `redoxfs.packed.archive_cache.ArchiveIndex`."""
+
+    objects: Objects
+    archives: "tuple[Archive, ...]"
+    read: int
+    at_ns: int
+
+
+def _indexed(
     address: Address,
     folder: Address,
     patterns: list[str],
@@ -115,9 +105,10 @@ def _told(
     *,
     measures: bool,
     given: tuple[float, int] | None,
-) -> dict[str, Any]:
-    """In a child: keep the index, and tell of the archives, as plain JSON values."""
+) -> _Indexed:
+    """In a child: keep the index, and the samples if that takes the contents of members."""
     from redoxfs.chunks import UNKNOWN_SPEED, StorageSpeed
+    from redoxfs.dataset.members import role_of
     from redoxfs.objects.archives import InStore, names_at, versions_of
     from redoxfs.objects.client import Client
     from redoxfs.objects.speed import measure
@@ -132,17 +123,12 @@ def _told(
         speed = measured or UNKNOWN_SPEED if given is None else StorageSpeed(1 / given[0], given[1])
         files = InStore(client, names, versions, speed)
         found = indexed(address.url, files, cache, options)
-        wrong = _kept_labels(address, found, cache, options, files)
+        if role_of(options.classes or "auto") is not None:
+            index_with_samples(address.url, found, cache, options, files)
     except UnusableArchiveError as error:
         raise SourceUnusableError(str(error)) from None
     # Whoever keeps one says why it cannot. That of another command does as well, if it is of the same archives.
     kept = Kept.load(cache, address.url)
     if kept is None or not kept.is_of(found.archives, found.at_ns):
         raise NotKeptError(NOT_KEPT)
-    return {
-        "wrong": wrong,
-        "archives": [asdict(archive) for archive in found.archives],
-        "read": found.read,
-        "at_ns": found.at_ns,
-        **told_of(versions, measured),
-    }
+    return _Indexed(Objects(folder, tuple(versions), measured), found.archives, found.read, found.at_ns)

@@ -5,17 +5,18 @@ fork of the daemon. The child leaves the index in the cache and reports the vers
 stay in the environment and in files. A daemon, and a successor of it, reads them there when it first needs them.
 """
 
-import json
 import os
+import pickle
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from redoxfs.dataset.errors import ClassesError
 from redoxfs.launch.deadline import run_in_child
-from redoxfs.launch.errors import DamagedError, SourceUnusableError
+from redoxfs.launch.errors import CommandError, DamagedError, SourceUnusableError
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import format_bytes
 from redoxfs.linux.owned import is_own_folder
@@ -110,37 +111,14 @@ def open_objects(address: Address, *, timeout_s: float, measures: bool) -> "tupl
     os.environ.update(absolute_files(address.scheme, os.environ))
 
     def fetch(cache: Path, is_kept: bool) -> "tuple[Objects, Index]":
-        told = in_child(lambda: _told(*_fetched(address, cache, timeout_s, measures=measures)))
+        found, speed = in_child(lambda: _fetched(address, cache, timeout_s, measures=measures))
         # Its arrays are mapped, so they stay when the folder is removed.
-        index = load_index(Path(told["folder"]), lambda _shard, _name: False)
-        if not told["was_kept"]:
-            say(f"fetched the index, {format_bytes(told['size'])}" + (f", and kept it in {cache}" if is_kept else ""))
-        return objects_of(address, told), index
+        index = load_index(found.folder, lambda _shard, _name: False)
+        if not found.was_kept:
+            say(f"fetched the index, {format_bytes(found.size)}" + (f", and kept it in {cache}" if is_kept else ""))
+        return Objects(address, found.versions, speed), index
 
     return with_index_cache(fetch)
-
-
-def told_of(versions: "Sequence[Version]", speed: "StorageSpeed | None") -> dict[str, Any]:
-    """What `objects_of` needs, as plain JSON values."""
-    return {
-        "versions": [
-            (each.size, each.e_tag, None if each.modified is None else each.modified.isoformat()) for each in versions
-        ],
-        "speed": None if speed is None else (speed.seek_s, speed.bytes_per_s, speed.adds),
-    }
-
-
-def objects_of(address: Address, told: dict[str, Any]) -> Objects:
-    """The objects that a child told of."""
-    from redoxfs.chunks import StorageSpeed
-    from redoxfs.objects.client import Version
-
-    versions = tuple(
-        Version(size, e_tag, None if modified is None else datetime.fromisoformat(modified))
-        for size, e_tag, modified in told["versions"]
-    )
-    speed = told["speed"]
-    return Objects(address, versions, None if speed is None else StorageSpeed(*speed))
 
 
 def verify_objects(
@@ -150,13 +128,14 @@ def verify_objects(
     from redoxfs.objects.check import verify
 
     def check(cache: Path, _is_kept: bool) -> "Verified":
-        fetched, _ = _fetched(address, cache, timeout_s, measures=False)
-        return verify(address, fetched, jobs=jobs, timeout_s=timeout_s, on_progress=on_progress)
+        with _translated():
+            fetched, _ = _fetched(address, cache, timeout_s, measures=False)
+            return verify(address, fetched, jobs=jobs, timeout_s=timeout_s, on_progress=on_progress)
 
-    return with_index_cache(lambda cache, is_kept: _translated(lambda: check(cache, is_kept)))
+    return with_index_cache(check)
 
 
-class NotKeptError(Exception):
+class NotKeptError(CommandError):
     """An index cannot be kept in the folder for it: one line."""
 
 
@@ -214,14 +193,9 @@ def _fetched(
     return found, speed
 
 
-def _told(found: "Fetched", speed: "StorageSpeed | None") -> dict[str, Any]:
-    """What `open_objects` needs, as plain JSON values."""
-    told = {"folder": str(found.folder), "was_kept": found.was_kept, "size": found.size}
-    return {**told, **told_of(found.versions, speed)}
-
-
-def _translated(call: "Callable[[], Result]") -> "Result":
-    """What ``call`` returns. Raises errors of objects as CommandErrors."""
+@contextmanager
+def _translated() -> Iterator[None]:
+    """The block uses obstore. Raises errors of objects as CommandErrors."""
     from redoxfs.objects.client import NoObstoreError, obstore
     from redoxfs.objects.errors import ObjectError
     from redoxfs.objects.index import NotPackedError
@@ -229,7 +203,7 @@ def _translated(call: "Callable[[], Result]") -> "Result":
 
     try:
         obstore()
-        return call()
+        yield
     except DamagedDatasetError as error:
         raise DamagedError(str(error)) from None
     except (NotPackedError, NoObstoreError) as error:
@@ -238,37 +212,25 @@ def _translated(call: "Callable[[], Result]") -> "Result":
         raise SourceUnusableError(error.strerror) from None
 
 
-def in_child(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What ``call`` returns in a child. Raises as `_translated`, and NotKeptError."""
-    # Here, so that the child need not import it.
-    from redoxfs.objects.client import NoObstoreError, obstore
-
-    try:
-        obstore()
-    except NoObstoreError as error:
-        raise SourceUnusableError(str(error)) from None
+def in_child(call: "Callable[[], Result]") -> "Result":
+    """What ``call`` returns in a child. Raises its CommandErrors and ClassesErrors, and as `_translated`."""
 
     def answer() -> bytes:
         try:
-            return json.dumps({"found": _translated(call)}).encode()
-        except DamagedError as error:
-            return json.dumps({"damaged": str(error)}).encode()
-        except SourceUnusableError as error:
-            return json.dumps({"refused": str(error)}).encode()
-        except NotKeptError as error:
-            return json.dumps({"not kept": str(error)}).encode()
+            with _translated():
+                return pickle.dumps((call(), None))
+        except (CommandError, ClassesError) as error:
+            return pickle.dumps((None, error))
 
-    try:
-        told = json.loads(run_in_child(answer, _FETCH_S))
-    except OSError as failure:
-        raise SourceUnusableError(f"the index could not be fetched: {failure.strerror}") from None
-    except ValueError:
-        raise SourceUnusableError("the process that fetched the index was killed") from None
-    if "damaged" in told:
-        raise DamagedError(told["damaged"])
-    if "refused" in told:
-        raise SourceUnusableError(told["refused"])
-    if "not kept" in told:
-        raise NotKeptError(told["not kept"])
-    found: dict[str, Any] = told["found"]
-    return found
+    # Here too, so that the child need not import obstore.
+    with _translated():
+        try:
+            found, error = pickle.loads(run_in_child(answer, _FETCH_S))
+        except OSError as failure:
+            raise SourceUnusableError(f"the index could not be fetched: {failure.strerror}") from None
+        except (EOFError, pickle.UnpicklingError):
+            raise SourceUnusableError("the process that fetched the index was killed") from None
+    if error is not None:
+        raise error
+    result: Result = found
+    return result
