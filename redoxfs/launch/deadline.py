@@ -104,21 +104,10 @@ def _answer(call: Callable[[], bytes], write_end: int) -> int:
 
 def _await_end(child: int) -> None:
     """Wait until a child is gone that ends, so that it keeps no mount busy; give up if the kernel holds it."""
-    try:
-        process = os.pidfd_open(child)
-    except OSError:
-        # Before Linux 5.3, or under a seccomp filter. No thread may be here when the caller forks, so look.
-        give_up_s = time.monotonic() + _END_WAIT_S
-        while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < give_up_s:
-            time.sleep(_LOOK_S)
-        return
-    try:
-        ended = select.poll()
-        ended.register(process, select.POLLIN)
-        if ended.poll(_END_WAIT_S * 1000):
-            os.waitpid(child, 0)
-    finally:
-        os.close(process)
+    # A pidfd would need Linux 5.3, and its substitute a thread, which must not be here when the caller forks again.
+    give_up_s = time.monotonic() + _END_WAIT_S
+    while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < give_up_s:
+        time.sleep(_LOOK_S)
 
 
 def _read_to_end(fd: int, timeout_s: float) -> bytes:
