@@ -14,7 +14,7 @@ from redoxfs.cli.arguments import parse
 from redoxfs.cli.mount import summary
 from redoxfs.cli.options.building import built, flat
 from redoxfs.cli.options.kubernetes import ServeOptions
-from redoxfs.launch.daemon import prepare_received, work_of
+from redoxfs.launch.daemon import prepare, work_of
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.handover import receive_mount, receive_settings
 from redoxfs.launch.logs import log_to
@@ -29,7 +29,7 @@ def run(options: ServeOptions) -> int:
         say_by(logging.getLogger("redoxfs").info)
     path, timeout_s = Path(os.path.abspath(options.fd_socket)), options.mount.timeout_s
     mount = replace(_merged(options, receive_settings(path, timeout_s)), mountpoint=os.fspath(path), foreground=True)
-    prepared = prepare_received(mount, partial(receive_mount, path, timeout_s))
+    prepared = prepare(mount, partial(receive_mount, path, timeout_s))
     work = work_of(prepared)
 
     def on_ready() -> None:

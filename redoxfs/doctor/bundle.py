@@ -149,7 +149,7 @@ def _serves(pid: int, mount: PathStatus) -> bool:
     """Whether a process that the mount names can be its daemon."""
     users = set() if mount.mount is None or mount.mount.owner is None else {mount.mount.owner[0]}
     if os.geteuid() != 0:
-        # The mount may come from another process (`prepare_received`). Users learn nothing from their own processes.
+        # The mount may come from another process (`redoxfs serve`). Users learn nothing from their own processes.
         users.add(os.geteuid())
     if owner_of(pid) not in users:
         return False

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redoxfs.launch.errors import DestinationError, UsageError
-from redoxfs.launch.options import CacheOptions, MountOptions
+from redoxfs.launch.options import CacheOptions
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted, format_bytes, parse_size
 from redoxfs.launch.source import Dataset, fingerprint_of
@@ -26,11 +26,6 @@ log = logging.getLogger(__name__)
 
 class DiskError(DestinationError):
     """The disk of DIR is full or fails."""
-
-
-def resolved(options: MountOptions) -> MountOptions:
-    """The same, with an absolute DIR. Raises UsageError."""
-    return replace(options, cache=resolved_cache(options.cache))
 
 
 def resolved_cache(cache: CacheOptions) -> CacheOptions:
@@ -63,11 +58,12 @@ def check_cache(cache: CacheOptions, *apart: tuple[str, Path]) -> None:
 
 
 def with_cache(
-    store: "ChunkStore", dataset: Dataset, cache: CacheOptions, *, source: str, memory_bytes: int
+    store: "ChunkStore", dataset: Dataset, cache: CacheOptions, *, source: str, memory_bytes: int, is_first: bool
 ) -> "ChunkStore":
     """``store``, with its copies in DIR, if there is one. Raises DestinationError, UsageError.
 
-    If the disk of DIR is full or fails, it prints one line and returns ``store`` as it is.
+    If the disk of DIR is full or fails, it prints one line and returns ``store`` as it is. So does any daemon but the
+    first whatever the trouble is, because programs wait for the mount.
     """
     if cache.cache is None:
         return store
@@ -78,18 +74,11 @@ def with_cache(
         return open_cache(store, dataset, cache, source=source, memory_bytes=memory_bytes)
     except DiskError as error:
         say(f"no cache: {error}")
-        return store
-
-
-def with_cache_again(
-    store: "ChunkStore", dataset: Dataset, cache: CacheOptions, *, source: str, memory_bytes: int
-) -> "ChunkStore":
-    """As `with_cache`, in another daemon. Programs wait for the mount, so it serves without copies if it must."""
-    try:
-        return with_cache(store, dataset, cache, source=source, memory_bytes=memory_bytes)
     except (DestinationError, UsageError) as error:
+        if is_first:
+            raise
         log.warning("no cache: %s", error)
-        return store
+    return store
 
 
 def open_cache(

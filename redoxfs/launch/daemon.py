@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from redoxfs import __version__
 from redoxfs.launch.archives import check_hidden, with_archives
 from redoxfs.launch.background import Work
-from redoxfs.launch.cache import check_cache, resolved, with_cache, with_cache_again
+from redoxfs.launch.cache import check_cache, resolved_cache, with_cache
 from redoxfs.launch.deadline import Look
 from redoxfs.launch.defaults import POLICIES
 from redoxfs.launch.errors import CommandError, MountpointError, SourceUnusableError, TooLittleMemoryError, UsageError
@@ -78,7 +78,7 @@ log = logging.getLogger(__name__)
 class Prepared:
     """All that was decided in the foreground.
 
-    ``turn`` is the descriptor of `await_turn`, ``receive`` that of `prepare_received`; then ``target`` is the socket.
+    ``turn`` is the descriptor of `await_turn`, ``receive`` that of `prepare`; then ``target`` is the socket.
     ``held`` is a descriptor of the mountpoint since it was checked. ``is_received``: another program made the mount,
     perhaps for all users.
     ``keeper`` is what the process that forks the daemon becomes, if there is to be a keeper. ``metrics`` has its
@@ -117,46 +117,47 @@ class LiveMountError(MountpointError):
         self.target = target
 
 
-def prepare(options: MountOptions) -> Prepared:
-    """Check, scan and decide. Progress and decisions go to stderr. Raises CommandError, and errors of the dataset."""
+def prepare(options: MountOptions, receive: "Callable[[], Channel] | None" = None) -> Prepared:
+    """Check, scan and decide. Progress and decisions go to stderr. Raises CommandError, and errors of the dataset.
+
+    ``receive`` returns a mount that another process made. Its mountpoint may not be visible here: the MOUNTPOINT of
+    ``options`` is then the socket that the mount comes from, and stands for it in the names of the log, the state file
+    and the control socket.
+    """
     allow_open_files()
     fuse = parse_fuse_options(options.fuse_options)
-    _check_nodes(options)
-    options = resolved(options)
-    is_kept = has_keeper(options)
+    if options.cluster != ClusterOptions():
+        from redoxfs.launch.members import check_nodes
+
+        check_nodes(options.cluster, options.memory.policy)
+    options = replace(options, cache=resolved_cache(options.cache))
     if options.mountpoint is None and is_address(options.source):
         raise UsageError(f"{options.source}: an object store cannot be mounted over itself; give MOUNTPOINT")
     turn = await_turn(options)
+    if receive is not None:
+        assert options.mountpoint is not None
+        source = with_archives(path_status(options.source, options.timeout_s), options.timeout_s, options.dataset)
+        check_source(source)
+        check_cache(options.cache, *_source_of(source))
+        target = path_status(options.mountpoint, options.timeout_s)
+        return _prepared(options, fuse, source, target, open_root(source), turn, receive, is_kept=False)
     source, target = _paths(options)
-    held = _held(target)
-    is_kept = is_kept and _can_import(target.path, is_asked_for=options.keeper is True)
+    try:
+        held = hold(target.path)
+    except OSError as failure:
+        raise MountpointError(f"MOUNTPOINT {target.asked}: {failure.strerror}") from None
+    is_kept = has_keeper(options) and _can_import(target.path, is_asked_for=options.keeper is True)
     root_fd = open_root(source)
     # Whoever cannot read SOURCE can seldom write to it; of the two, report that it cannot be read.
-    _check_writable(target)
-    places = [("MOUNTPOINT", target.path)]
-    check_cache(options.cache, *places, *([] if source.address is not None else [("SOURCE", source.path)]))
+    if os.geteuid() != 0 and not target.seen.writable:
+        raise MountpointError(f"{target.asked}: not writable for you, which fusermount3 requires")
+    check_cache(options.cache, ("MOUNTPOINT", target.path), *_source_of(source))
     check_fuse(fuse, target.path)
     return _prepared(options, fuse, source, target, root_fd, turn, None, held=held, is_kept=is_kept)
 
 
-def prepare_received(options: MountOptions, receive: "Callable[[], Channel]") -> Prepared:
-    """As `prepare`, for a mount that another process made and that ``receive`` returns.
-
-    The mountpoint may not be visible here. The MOUNTPOINT of ``options`` is the socket that the mount comes from, and
-    stands for it in the names of the log, the state file and the control socket.
-    """
-    allow_open_files()
-    fuse = parse_fuse_options(options.fuse_options)
-    _check_nodes(options)
-    assert options.mountpoint is not None
-    mountpoint = options.mountpoint
-    options = resolved(options)
-    turn = await_turn(options)
-    source = with_archives(path_status(options.source, options.timeout_s), options.timeout_s, options.dataset)
-    check_source(source)
-    check_cache(options.cache, *([] if source.address is not None else [("SOURCE", source.path)]))
-    target = path_status(mountpoint, options.timeout_s)
-    return _prepared(options, fuse, source, target, open_root(source), turn, receive, is_kept=False)
+def _source_of(source: PathStatus) -> list[tuple[str, Path]]:
+    return [] if source.address is not None else [("SOURCE", source.path)]
 
 
 def _prepared(
@@ -174,12 +175,17 @@ def _prepared(
     metrics = _metrics(options)
     state_file = state_file_of(options.state, source, target, options.timeout_s)
     memory_bytes = memory_of(options.memory.memory_size)
-    members = _membership(options)
+    members = transport = None
+    if options.cluster != ClusterOptions():
+        # What several nodes need is imported for several nodes alone.
+        from redoxfs.launch.members import membership, transport_of
+
+        members = membership(options.cluster, options.memory.policy)
     if members is not None:
         say(f"this is node {members.rank}, {members.addresses[members.rank]}, of {', '.join(members.addresses)}")
         if state_file is not None:
             state_file.number(members.rank, len(members.addresses))
-    transport = None if members is None else _transport(options, members)
+        transport = transport_of(options.cluster.sharing, members)
     _import_all()
     opening = Opening(
         source,
@@ -268,6 +274,12 @@ def succeeding(recipe: Recipe, dataset: Dataset, state_fd: int, receive: "Callab
     )
     if is_address(recipe.source):
         source = address_status(parse_address(recipe.source))
+    metrics = None
+    try:
+        metrics = _metrics(options)
+    except UsageError as error:
+        # Programs wait for the mount, so it goes on without metrics if it has to.
+        log.warning("no metrics: %s", error)
     return Prepared(
         options=options,
         source=source,
@@ -283,32 +295,8 @@ def succeeding(recipe: Recipe, dataset: Dataset, state_fd: int, receive: "Callab
         kept=None,
         settings=partial(settings_of, dataset, options.dataset.seed),
         receive=receive,
-        metrics=_metrics_again(options),
+        metrics=metrics,
     )
-
-
-# What several nodes need is imported for several nodes alone.
-
-
-def _check_nodes(options: MountOptions) -> None:
-    if options.cluster != ClusterOptions():
-        from redoxfs.launch.members import check_nodes
-
-        check_nodes(options.cluster, options.memory.policy)
-
-
-def _membership(options: MountOptions) -> "Membership | None":
-    if options.cluster == ClusterOptions():
-        return None
-    from redoxfs.launch.members import membership
-
-    return membership(options.cluster, options.memory.policy)
-
-
-def _transport(options: MountOptions, members: "Membership") -> "Transport":
-    from redoxfs.launch.members import transport_of
-
-    return transport_of(options.cluster.sharing, members)
 
 
 def _import_all() -> None:
@@ -335,15 +323,6 @@ def _metrics(options: MountOptions) -> "Metrics | None":
     from redoxfs.fs.metrics import Metrics
 
     return Metrics(listening, joined(*listening.getsockname()[:2]), labels)
-
-
-def _metrics_again(options: MountOptions) -> "Metrics | None":
-    """As `_metrics`, in another daemon. Programs wait for the mount, so it goes on without metrics if it has to."""
-    try:
-        return _metrics(options)
-    except UsageError as error:
-        log.warning("no metrics: %s", error)
-        return None
 
 
 def job_of(options: MountOptions) -> str | None:
@@ -393,17 +372,6 @@ def _paths(options: MountOptions) -> tuple[PathStatus, PathStatus]:
     return source, target
 
 
-def _held(target: PathStatus) -> int:
-    """A descriptor of the mountpoint as it was checked: another user may put something else at its path.
-
-    Raises MountpointError.
-    """
-    try:
-        return hold(target.path)
-    except OSError as failure:
-        raise MountpointError(f"MOUNTPOINT {target.asked}: {failure.strerror}") from None
-
-
 def _can_import(target: Path, *, is_asked_for: bool) -> bool:
     """Whether another daemon would find its modules while nobody answers below the mount; if not, with a line.
 
@@ -417,11 +385,6 @@ def _can_import(target: Path, *, is_asked_for: bool) -> bool:
         raise MountpointError(f"{target}: {trouble}; take it out of PYTHONPATH, or mount with --no-keeper")
     say(f"{target}: {trouble}: this mount is dead when its daemon dies (to avoid that, take it out of PYTHONPATH)")
     return False
-
-
-def _check_writable(target: PathStatus) -> None:
-    if os.geteuid() != 0 and not target.seen.writable:
-        raise MountpointError(f"{target.asked}: not writable for you, which fusermount3 requires")
 
 
 def _plan(dataset: Dataset, memory_bytes: int, options: MountOptions, members: "Membership | None") -> "Plan":
@@ -533,7 +496,7 @@ def _cluster_config(prepared: Prepared, on_news: Callable[[str], None]) -> "Clus
         identity=partial(_identity, prepared),
         timeout_s=options.cluster.sharing.join_timeout_s,
         sampler=options.cluster.sharing.sampler,
-        report=lambda missing: on_news(_missing(missing)),
+        report=lambda missing: on_news(f"waiting for {', '.join(missing)}" if missing else "all nodes have answered"),
         transport=prepared.transport.for_view,
         kept=prepared.kept,
         say=on_news,
@@ -558,10 +521,6 @@ def _identity(prepared: Prepared, plan: "Plan") -> "Identity":
     return Identity(fingerprint_of(prepared.dataset), {name: str(value) for name, value in settings.items()})
 
 
-def _missing(addresses: Sequence[str]) -> str:
-    return f"waiting for {', '.join(addresses)}" if addresses else "all nodes have answered"
-
-
 def work_of(
     prepared: Prepared,
     request: Sequence[str] = (),
@@ -582,6 +541,7 @@ def work_of(
     from redoxfs.node.control import CannotListenError
     from redoxfs.node.programs import Programs
 
+    # Another daemon has its control socket from the former one.
     is_first = socket is None
     if socket is None:
         socket = control_path(prepared.target.path)
@@ -593,14 +553,13 @@ def work_of(
     guards = prepared.is_received or "allow_other" in prepared.fuse.options
     reading = Reading(prepared.memory_bytes, prepared.options.timeout_s, guards)
     store = opened_store(prepared.dataset, reading, prepared.source.name)
-    # Another daemon has its control socket from the former one.
-    cached = with_cache if is_first else with_cache_again
-    store = cached(
+    store = with_cache(
         store,
         prepared.dataset,
         prepared.options.cache,
         source=prepared.source.name,
         memory_bytes=prepared.memory_bytes,
+        is_first=is_first,
     )
 
     def work(on_ready: Callable[[], None], on_news: Callable[[str], None]) -> int:
