@@ -85,42 +85,20 @@ class Past:
 class Keeper:
     """The keeper of this daemon's mount: `redoxfs.fs.serve.Keeper`.
 
-    Args:
-        connection: to the keeper.
-        device_number: of the mount; None: this daemon makes it.
-        mounted_at_s: when a former daemon made it, by CLOCK_BOOTTIME.
-        pid: of the keeper; None: it is the parent. It may be dead, and the parent another process.
-        control_path: of `redoxfs.launch.runtime_paths.control_path`.
+    ``control_path``: of `redoxfs.launch.runtime_paths.control_path`.
     """
 
-    def __init__(
-        self,
-        connection: socket.socket,
-        mountpoint: Path,
-        held: Held,
-        *,
-        devices: tuple[int, ...] = (),
-        device_number: str | None = None,
-        mounted_at_s: float | None = None,
-        past: Past | None = None,
-        pid: int | None = None,
-        control_path: Path | None = None,
-    ) -> None:
-        self._control_path = control_path
-        self.held = held
-        self.shared_fd = held.shared_fd
-        self.history_fd = held.history_fd
-        self.turns_fd = held.turns_fd
-        self.devices = devices
-        self.device_number = device_number
-        self.mounted_at_s = mounted_at_s
-        self._devices, self._made_at_s = devices, mounted_at_s
-        self.crashed = past is not None and past.crashed
+    def __init__(self, given: "Inheritance", mountpoint: Path, control_path: Path) -> None:
+        self._connection, self._past, self._pid = given.connection, given.past, given.keeper_pid
+        self._mountpoint, self._control_path = mountpoint, control_path
+        self._held = given.held
+        self.shared_fd = given.held.shared_fd
+        self.history_fd = given.held.history_fd
+        self.turns_fd = given.held.turns_fd
+        self.devices, self.mounted_at_s = given.devices, given.mounted_at_s
+        self._devices, self._number, self._made_at_s = given.devices, given.number, given.mounted_at_s
+        self.crashed = given.past.crashed
         self.restarting = False
-        self.pid = os.getppid() if pid is None else pid
-        self._connection = connection
-        self._mountpoint = mountpoint
-        self._past = past or Past()
 
     @property
     def exit_code(self) -> int:
@@ -131,7 +109,7 @@ class Keeper:
         """Send the devices of the mount, and all else that another daemon needs. Blocks until the keeper has it."""
         mount = topmost_at(self._mountpoint, read_mounts())
         assert mount is not None
-        self.device_number = mount.device
+        self._number = mount.device
         self._made_at_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._devices = tuple(devices)
         with suppress(BrokenPipeError, ConnectionResetError):
@@ -141,26 +119,27 @@ class Keeper:
             self._connection.recv(1)
 
     def _send_held(self) -> None:
-        assert self.device_number is not None
-        held = self.held.descriptors()
+        assert self._number is not None
+        held = self._held.descriptors()
         about = {
             "devices": len(self._devices),
-            "number": self.device_number,
+            "number": self._number,
             "held": list(held),
             "mounted_at_s": self._made_at_s,
         }
-        text = b"%d\n%s" % (byte_of_keeper(self.device_number), json.dumps(about).encode())
+        text = b"%d\n%s" % (byte_of_keeper(self._number), json.dumps(about).encode())
         socket.send_fds(self._connection, [_HOLD + text], [*self._devices, *held.values()])
 
     def gave_up_state(self) -> None:
         """The state file belongs to another mount: a later daemon of this one gets none."""
-        self.held = replace(self.held, state_fd=-1)
+        self._held = replace(self._held, state_fd=-1)
         with suppress(BrokenPipeError, ConnectionResetError):
             self._send_held()
 
     def look(self) -> None:
         """Make the file anew by whose lock other commands find the keeper, if it was removed. Raises OSError."""
-        if self._control_path is None or os.path.lexists(lock := self._control_path.with_suffix(".lock")):
+        lock = self._control_path.with_suffix(".lock")
+        if os.path.lexists(lock):
             return
         fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -171,9 +150,8 @@ class Keeper:
 
     def serves(self) -> None:
         """Say that the daemon serves: the keeper need not watch the mount any more."""
-        path = b""
-        if self._control_path is not None and self.device_number is not None:
-            path = os.fsencode(of_mount(self._control_path, self.device_number))
+        assert self._number is not None
+        path = os.fsencode(of_mount(self._control_path, self._number))
         with suppress(BrokenPipeError):
             self._connection.send(_SERVES + path)
 
@@ -187,14 +165,14 @@ class Keeper:
         """Its part of stats.json; ``pid`` is None if the keeper was killed."""
         death = {"how": self._past.last_death, "at": self._past.last_death_s} if self._past.last_death else None
         return {
-            "pid": self.pid if self._lives() else None,
+            "pid": self._pid if self._lives() else None,
             "restarts": self._past.restarts,
             "last_death": death,
             "layouts": layouts(),
         }
 
     def _lives(self) -> bool:
-        return os.getppid() == self.pid
+        return os.getppid() == self._pid
 
 
 def layouts() -> dict[str, int]:
@@ -234,7 +212,8 @@ class NewKeeper:
     def of_daemon(self) -> Keeper:
         """The keeper as its first daemon sees it. Called in the daemon."""
         os.close(self.ours_fd)
-        return Keeper(socket.socket(fileno=self.daemons_fd), self.mountpoint, self.held, control_path=self.control_path)
+        given = Inheritance(socket.socket(fileno=self.daemons_fd), self.held, keeper_pid=os.getppid())
+        return Keeper(given, self.mountpoint, self.control_path)
 
     def become(self, daemon: int, log_fd: int, log_format: str, *, ends: "Ends | None") -> NoReturn:
         """Become the keeper of the child ``daemon``. Called in the process that forked it.
@@ -338,20 +317,20 @@ def restart_command(mountpoint: Path) -> tuple[list[str], dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Inheritance:
-    """What another daemon gets from the keeper.
+    """What a daemon gets from the keeper. The first one, which makes the mount, gets no devices.
 
+    ``keeper_pid``    the process that made the connection. It may be dead, and the parent another process
     ``number``        of the mount's device, major:minor
     ``mounted_at_s``  when the first daemon made the mount, by CLOCK_BOOTTIME
-    ``keeper_pid``    the process that made the connection
     """
 
     connection: socket.socket
     held: Held
-    devices: tuple[int, ...]
-    number: str
-    mounted_at_s: float
-    past: Past
     keeper_pid: int
+    devices: tuple[int, ...] = ()
+    number: str | None = None
+    mounted_at_s: float | None = None
+    past: Past = Past()
 
 
 def inherited() -> Inheritance:
@@ -372,11 +351,11 @@ def inherited() -> Inheritance:
     return Inheritance(
         connection,
         Held(**dict(zip(told["held"], others, strict=True))),
+        pid_of_peer(connection),
         tuple(devices),
         told["number"],
         told["mounted_at_s"],
         Past(int(restarts), crashed == "1", death or None, int(death_s)),
-        pid_of_peer(connection),
     )
 
 

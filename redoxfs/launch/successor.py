@@ -64,17 +64,7 @@ def _plain_errors() -> tuple[type[Exception], ...]:
 def _serve(given: Inheritance) -> int:
     recipe, dataset = read_recipe(given.held.recipe_fd, given.held.root_fd)
     log_to(sys.stderr, recipe.options.log_format, recipe.options.log_level)
-    keeper = Keeper(
-        given.connection,
-        recipe.target,
-        given.held,
-        devices=given.devices,
-        device_number=given.number,
-        mounted_at_s=given.mounted_at_s,
-        past=given.past,
-        pid=given.keeper_pid,
-        control_path=recipe.control_path,
-    )
+    keeper = Keeper(given, recipe.target, recipe.control_path)
     prepared = succeeding(recipe, dataset, given.held.state_fd, partial(_device, given, recipe.target))
     work = work_of(prepared, recipe.request, socket=recipe.control_path, keeper=lambda: keeper)
 
