@@ -60,6 +60,10 @@ def confinement(folder: Path = FOLDER, enabled: Path = ENABLED) -> Confined | No
     return Confined(tuple(places), folder)
 
 
+_TOKENS = {"**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
+"""Of a pattern of AppArmor, those that mean something, as regular expressions."""
+
+
 def _is_fuse(conditions: str) -> bool:
     types = re.search(r"fstype\s*=\s*(\S+)", conditions)
     return types is None or "fuse" in types[1] or "*" in types[1] or "@" in types[1]
@@ -70,20 +74,5 @@ def _regex(pattern: str) -> str:
     while (variable := re.search(r"@\{(\w+)\}", pattern)) is not None:
         value = VARIABLES.get(variable[1], "**")
         pattern = pattern[: variable.start()] + value + pattern[variable.end() :]
-    parts = []
-    for token in re.findall(r"\*\*|\\.|.", pattern, re.DOTALL):
-        if token == "**":
-            parts.append(".*")
-        elif token == "*":
-            parts.append("[^/]*")
-        elif token == "?":
-            parts.append("[^/]")
-        elif token in "{}":
-            parts.append("(?:" if token == "{" else ")")
-        elif token == ",":
-            parts.append("|")
-        elif token.startswith("\\"):
-            parts.append(re.escape(token[1:]))
-        else:
-            parts.append(re.escape(token))
-    return "".join(parts)
+    tokens = re.findall(r"\*\*|\\.|.", pattern, re.DOTALL)
+    return "".join(_TOKENS.get(token) or re.escape(token.removeprefix("\\")) for token in tokens)

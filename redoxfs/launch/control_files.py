@@ -6,7 +6,6 @@ without allow_other the kernel would not let root in at all. The files are read 
 bounded: call this while the process has a single thread.
 """
 
-import array
 import errno
 import json
 import os
@@ -62,7 +61,7 @@ def open_control(mount: Mount, name: str, timeout_s: float) -> int:
 
     def send() -> bytes:
         fd = _opened(mount, name)
-        theirs.sendmsg([b"+"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+        socket.send_fds(theirs, [b"+"], [fd])
         return b""
 
     with ours, theirs:

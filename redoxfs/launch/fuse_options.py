@@ -11,31 +11,24 @@ from dataclasses import dataclass
 
 from redoxfs.launch.errors import UsageError
 
-_OURS = "ours"
-_PASSED = "passed to the kernel"
-_IMPLIED = "always so"
-_MEANINGLESS = "for a filesystem that is written to"
-_FSTAB = "for fstab and mount(8)"
+_PASSED = frozenset({"allow_other", "default_permissions", "noatime", "nodiratime", "noexec"})
+"""To the kernel."""
 
-_KNOWN = {
-    "allow_other": _PASSED,
-    "default_permissions": _PASSED,
-    "direct_io": _OURS,
-    "page_cache": _OURS,
-    "noatime": _PASSED,
-    "nodiratime": _PASSED,
-    "noexec": _PASSED,
-    "ro": _IMPLIED,
-    "nosuid": _IMPLIED,
-    "nodev": _IMPLIED,
-    "exec": _IMPLIED,
-    "relatime": _IMPLIED,
-    "async": _IMPLIED,
-    **dict.fromkeys(("atime", "diratime", "norelatime", "strictatime", "nostrictatime"), _MEANINGLESS),
-    **dict.fromkeys(("lazytime", "nolazytime", "sync", "dirsync", "silent", "loud"), _MEANINGLESS),
-    **dict.fromkeys(("defaults", "auto", "noauto", "nofail", "_netdev"), _FSTAB),
-    **dict.fromkeys(("user", "nouser", "users", "nousers", "owner", "noowner", "group", "nogroup"), _FSTAB),
-}
+_NAMED = (
+    *("allow_other", "default_permissions", "direct_io", "page_cache", "noatime", "nodiratime", "noexec"),
+    *("ro", "nosuid", "nodev", "exec", "relatime", "async"),
+)
+"""To whoever gives an unknown one. Those in the second line are always so."""
+
+_DROPPED = frozenset(
+    {
+        *("atime", "diratime", "norelatime", "strictatime", "nostrictatime"),
+        *("lazytime", "nolazytime", "sync", "dirsync", "silent", "loud"),
+        *("defaults", "auto", "noauto", "nofail", "_netdev"),
+        *("user", "nouser", "users", "nousers", "owner", "noowner", "group", "nogroup"),
+    }
+)
+"""They are for a filesystem that is written to, or for fstab and mount(8)."""
 
 # mount(8): "x-" options are for programs in user space and never reach a filesystem.
 _FSTAB_PREFIXES = ("x-", "X-", "comment=", "user=")
@@ -77,7 +70,7 @@ def unquoted(text: str) -> str:
 
 def is_known(option: str) -> bool:
     """Whether `-o` takes an option."""
-    return option in _KNOWN or option.startswith(_FSTAB_PREFIXES + _PASSED_PREFIXES)
+    return option in _NAMED or option in _DROPPED or option.startswith(_FSTAB_PREFIXES + _PASSED_PREFIXES)
 
 
 def parse_fuse_options(values: Iterable[str]) -> FuseOptions:
@@ -87,9 +80,8 @@ def parse_fuse_options(values: Iterable[str]) -> FuseOptions:
         if name == "rw":
             raise UsageError("-o rw: redoxfs is read-only; change the files in SOURCE itself")
         if not is_known(name):
-            known = ", ".join(name for name, fate in _KNOWN.items() if fate in (_OURS, _PASSED, _IMPLIED))
-            raise UsageError(f"-o {name}: not a mount option of redoxfs; known are {known}")
-    kernel = {name for name in names if _KNOWN.get(name) is _PASSED or name.startswith(_PASSED_PREFIXES)}
+            raise UsageError(f"-o {name}: not a mount option of redoxfs; known are {', '.join(_NAMED)}")
+    kernel = {name for name in names if name in _PASSED or name.startswith(_PASSED_PREFIXES)}
     if "allow_other" in kernel:
         # Without it every user would read with the daemon's rights, whatever the modes of the files.
         kernel.add("default_permissions")
