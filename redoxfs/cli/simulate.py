@@ -4,13 +4,11 @@ import json
 from dataclasses import asdict
 
 from redoxfs.cli.options.simulations import PoliciesOptions
+from redoxfs.cli.table import show_table
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.memory import available_memory
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.simulate import policies
-
-# Wider than any row: off a terminal a table does not fold.
-_UNFOLDED_COLUMNS = 1 << 16
 
 
 def run(options: PoliciesOptions) -> int:
@@ -42,9 +40,7 @@ def run(options: PoliciesOptions) -> int:
 
 
 def _print(row: policies.Row) -> None:
-    from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     cells = {
         "policy": row.policy,
@@ -65,9 +61,4 @@ def _print(row: policies.Row) -> None:
     skew = f" (Zipf, exponent {row.skew:g})" if row.skew else ""
     files, classes = counted(row.files, "file"), counted(row.classes, "class", "classes")
     chunks, nodes = counted(row.chunks, "chunk"), counted(row.nodes, "node")
-    title = f"{files} of {classes}{skew}, {chunks} of {row.chunk_size}, {nodes}"
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_UNFOLDED_COLUMNS)
-    console.print(Text(title, style="table.title"))
-    console.print(table)
+    show_table(f"{files} of {classes}{skew}, {chunks} of {row.chunk_size}, {nodes}", table)

@@ -5,8 +5,12 @@ On a terminal, long values fold at its width. Elsewhere nothing folds, because `
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from redoxfs.launch.say import plain
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 # Wider than any row; the table itself is only as wide as its widest.
 _UNFOLDED_COLUMNS = 1 << 16
@@ -42,7 +46,6 @@ def _plain(title: str, rows: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _print_rich(title: str, rows: Iterable[tuple[str, str]]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -51,6 +54,14 @@ def _print_rich(title: str, rows: Iterable[tuple[str, str]]) -> None:
     table.add_column(overflow="fold")
     for name, value in rows:
         table.add_row(Text(name), Text(value))
+    show_table(title, table)
+
+
+def show_table(title: str, table: "Table") -> None:
+    """Print a table of rich, under a title."""
+    from rich.console import Console
+    from rich.text import Text
+
     console = Console()
     if not console.is_terminal:
         console = Console(width=_UNFOLDED_COLUMNS)

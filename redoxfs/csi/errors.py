@@ -22,13 +22,3 @@ class CsiError(Exception):
 def invalid(line: str) -> CsiError:
     """The request can never succeed as it is."""
     return CsiError(grpc.StatusCode.INVALID_ARGUMENT, line)
-
-
-def not_now(line: str) -> CsiError:
-    """Kubernetes should try again later."""
-    return CsiError(grpc.StatusCode.UNAVAILABLE, line)
-
-
-def exhausted(line: str) -> CsiError:
-    """This node has too little of something now. Kubernetes should try again later."""
-    return CsiError(grpc.StatusCode.RESOURCE_EXHAUSTED, line)

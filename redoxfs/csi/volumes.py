@@ -21,7 +21,7 @@ from pathlib import Path
 
 import grpc
 
-from redoxfs.csi.errors import CsiError, exhausted, invalid, not_now
+from redoxfs.csi.errors import CsiError, invalid
 from redoxfs.csi.kubelet import Kubelet, Place
 from redoxfs.csi.mounts import Look, end_mounts, make_mount, mount_at
 from redoxfs.csi.records import Record, Records
@@ -144,8 +144,9 @@ class Volumes:
             os.close(self._kubelet.open_empty_dir(place.pod_uid, record.empty_dir))
         except FileNotFoundError:
             # The kubelet makes a pod's volumes in any order.
-            raise not_now(
-                f"pod {record.pod} has no emptyDir {record.empty_dir!r} yet, in which redoxfs finds its sidecar"
+            raise CsiError(
+                grpc.StatusCode.UNAVAILABLE,
+                f"pod {record.pod} has no emptyDir {record.empty_dir!r} yet, in which redoxfs finds its sidecar",
             ) from None
         except OSError as error:
             raise invalid(f"emptyDir {record.empty_dir!r} of pod {record.pod}: {_reason(error)}") from None
@@ -222,8 +223,9 @@ class Volume:
             listener.close()
             with suppress(OSError):
                 os.unlink(SOCKET, dir_fd=folder)
-            raise exhausted(
-                f"{self._place.target}: no thread is left to wait for its sidecar: a limit of processes is reached"
+            raise CsiError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{self._place.target}: no thread is left to wait for its sidecar: a limit of processes is reached",
             ) from None
         except BaseException:
             listener.close()
