@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,29 @@ class Machine:
         done = self.run(*arguments)
         assert done.returncode == 0, done.stderr
         return done
+
+    def refused(self, code: int, *arguments: str | Path) -> str:
+        """The only line on stderr of a command that ends with an exit code."""
+        done = self.run(*arguments)
+        assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
+        return done.stderr
+
+    def umount(self, *words: str | Path) -> None:
+        """Unmount; nothing is left then."""
+        self.ok("umount", *(words or (self.mnt,)))
+        assert self.nothing_is_left()
+
+    @contextmanager
+    def in_front(self, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+        """`redoxfs mount -f` with these arguments at ``mnt``, from when it answers; killed in the end."""
+        command = self.command("mount", "-f", *arguments, self.mnt)
+        with subprocess.Popen(command, env=self.environment, stderr=subprocess.PIPE, text=True) as running:
+            try:
+                assert running.stderr is not None
+                assert any(line.startswith("to end it") for line in running.stderr)
+                yield running
+            finally:
+                running.kill()
 
     def inspect(self, source: Path | str, *options: str) -> dict[str, Any]:
         report: dict[str, Any] = json.loads(self.ok("inspect", source, "--json", *options).stdout)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE_S
+from machine import Machine
 from ports import reserve_addresses
 
 from redoxfs.launch.sizes import parse_size
@@ -39,29 +39,17 @@ def own_namespace() -> list[str]:
 
 
 @pytest.fixture
-def mnt(tmp_path: Path) -> Path:
-    folder = tmp_path / "mnt"
-    folder.mkdir()
-    return folder
+def mnt(machine: Machine) -> Path:
+    return machine.mnt
 
 
 @pytest.fixture
-def redoxfs(tmp_path: Path) -> Redoxfs:
-    """Run the program with a home of its own."""
-    homes = {"XDG_CACHE_HOME": "cache", "XDG_STATE_HOME": "state", "XDG_RUNTIME_DIR": "run"}
-    for name in homes.values():
-        (tmp_path / name).mkdir(mode=0o700)
-    environment = os.environ | {key: str(tmp_path / name) for key, name in homes.items()}
+def redoxfs(machine: Machine) -> Redoxfs:
+    """Run the program, after some words."""
 
     def run(*arguments: str | Path, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*prefix, sys.executable, "-m", "redoxfs", *map(str, arguments)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        machine.before = prefix
+        return machine.run(*arguments)
 
     return run
 

@@ -34,8 +34,7 @@ def test_mount_and_umount_return_when_they_are_done(machine: Machine, source: Pa
     assert sorted(os.listdir(machine.mnt)) == ["README", "train"]
     assert (machine.mnt / "train/n02121808/cat3.jpg").read_bytes().startswith(b"cat ")
     assert machine.daemons() == machine.processes_of(machine.mnt)
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()
     assert os.listdir(machine.mnt) == []
 
 
@@ -46,8 +45,7 @@ def test_an_over_mount_hides_source_until_it_ends(machine: Machine, source: Path
     again = machine.run("mount", source)
     assert (again.returncode, again.stderr.count("\n")) == (4, 1)
     assert "live redoxfs mount" in again.stderr
-    machine.ok("umount", source)
-    assert machine.nothing_is_left()
+    machine.umount(source)
     assert (source / "train/n02084071/dog23.jpg").read_bytes() == b"dog 23" * 100
     assert not (source / ".redoxfs").exists()
 
@@ -55,18 +53,14 @@ def test_an_over_mount_hides_source_until_it_ends(machine: Machine, source: Path
 def test_a_live_mount_is_refused_as_mountpoint_and_as_source(machine: Machine, source: Path) -> None:
     machine.ok("mount", source, machine.mnt)
     for mountpoint in (machine.mnt, machine.mnt / "train"):
-        done = machine.run("mount", source, mountpoint)
-        assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+        machine.refused(4, "mount", source, mountpoint)
     other = machine.folder / "other"
     other.mkdir()
     for verb, *more in (["mount", other], ["inspect"]):
-        done = machine.run(str(verb), machine.mnt / "train", *more)
-        assert (done.returncode, done.stderr.count("\n")) == (3, 1)
-        assert f"{machine.mnt}/.redoxfs/exact" in done.stderr
+        assert f"{machine.mnt}/.redoxfs/exact" in machine.refused(3, str(verb), machine.mnt / "train", *more)
     inspected = machine.ok("inspect", machine.mnt / ".redoxfs/exact", "--json")
     assert json.loads(inspected.stdout)["files"] == 41
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["unseen", "stat'ed before"])
@@ -87,8 +81,7 @@ def test_a_stale_mount_is_cleared_by_the_next_mount(machine: Machine, source: Pa
     assert done.stderr.count("cleared the stale mount") == 1
     assert machine.mounts() == [str(paths[-1])]
     assert (paths[-1] / "train/n02121808/cat3.jpg").read_bytes().startswith(b"cat ")
-    machine.ok("umount", paths[-1])
-    assert machine.nothing_is_left()
+    machine.umount(paths[-1])
 
 
 def test_umount_clears_a_stale_mount(machine: Machine, source: Path) -> None:
@@ -101,9 +94,7 @@ def test_umount_clears_a_stale_mount(machine: Machine, source: Path) -> None:
 def test_a_busy_mount_stays_and_lazy_lets_its_users_finish(machine: Machine, source: Path) -> None:
     machine.ok("mount", source, machine.mnt)
     with open(machine.mnt / "train/n02121808/cat3.jpg", "rb") as held:
-        done = machine.run("umount", machine.mnt)
-        assert (done.returncode, done.stderr.count("\n")) == (8, 1)
-        assert "still in use" in done.stderr
+        assert "still in use" in machine.refused(8, "umount", machine.mnt)
         assert machine.mounts() == [str(machine.mnt)]
         processes = machine.watched()
         machine.ok("umount", "--lazy", machine.mnt)
@@ -148,16 +139,8 @@ KEEPER = pytest.mark.parametrize("keeper", [["--no-keeper"], ["--keeper"]], ids=
 def test_a_signal_ends_a_foreground_mount_cleanly(
     machine: Machine, source: Path, how: signal.Signals, keeper: list[str]
 ) -> None:
-    with subprocess.Popen(
-        machine.command("mount", source, machine.mnt, "-f", *keeper),
-        env=machine.environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
+    with machine.in_front(source, *keeper) as running:
         assert running.stderr is not None
-        for line in running.stderr:
-            if line.startswith("to end it"):
-                break
         stats = machine.stats()
         assert (stats["keeper"] or stats)["pid"] == running.pid
         running.send_signal(how)
@@ -172,16 +155,8 @@ def test_signals_until_its_end_let_a_foreground_mount_end_cleanly(
     machine: Machine, source: Path, keeper: list[str]
 ) -> None:
     """As systemd tells every process of a service, and a keeper its daemon once more."""
-    with subprocess.Popen(
-        machine.command("mount", source, machine.mnt, "-f", *keeper),
-        env=machine.environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
+    with machine.in_front(source, *keeper) as running:
         assert running.stderr is not None
-        for line in running.stderr:
-            if line.startswith("to end it"):
-                break
         daemon = os.pidfd_open(machine.stats()["pid"])
         try:
             while running.poll() is None:
@@ -261,11 +236,8 @@ def test_no_command_hangs_with_a_hung_daemon(machine: Machine, source: Path) -> 
     os.kill(pid, signal.SIGSTOP)
     try:
         # A stopped daemon answers within no limit, so none is too short. What mounts knows the mount from the table.
-        done = machine.run("status", machine.mnt, "--timeout", "0.5")
-        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-        assert "did not answer" in done.stderr
-        done = machine.run("mount", source, machine.mnt, "--timeout", "0.5")
-        assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+        assert "did not answer" in machine.refused(1, "status", machine.mnt, "--timeout", "0.5")
+        machine.refused(4, "mount", source, machine.mnt, "--timeout", "0.5")
     finally:
         os.kill(pid, signal.SIGCONT)
     machine.kill(signal.SIGTERM, machine.mnt)
@@ -331,10 +303,9 @@ def test_umount_names_a_bind_mount_that_remains(machine: Machine, source: Path) 
     other.mkdir()
     subprocess.run(["mount", "--bind", machine.mnt, other], check=True)
     try:
-        done = machine.run("umount", machine.mnt)
-        assert (done.returncode, done.stderr.count("\n")) == (8, 1)
-        assert f"{machine.mnt} is unmounted" in done.stderr
-        assert f"it is also mounted at {other}" in done.stderr
+        said = machine.refused(8, "umount", machine.mnt)
+        assert f"{machine.mnt} is unmounted" in said
+        assert f"it is also mounted at {other}" in said
         assert machine.mounts() == [str(other)]
     finally:
         subprocess.run(["umount", other], check=True)
@@ -353,9 +324,8 @@ def test_umount_names_a_mount_in_another_namespace(machine: Machine, source: Pat
         try:
             assert container.stdout is not None
             assert container.stdout.readline() == b"ready\n"
-            done = machine.run("umount", machine.mnt)
-            assert (done.returncode, done.stderr.count("\n")) == (8, 1)
-            assert f"process {container.pid} (sh) has it mounted at {machine.mnt} in another" in done.stderr
+            said = machine.refused(8, "umount", machine.mnt)
+            assert f"process {container.pid} (sh) has it mounted at {machine.mnt} in another" in said
             assert not machine.mounts()
         finally:
             container.communicate(b"\n")
@@ -380,8 +350,7 @@ def test_paths_of_any_bytes_can_be_mounted_and_unmounted(machine: Machine, sourc
     os.mkdir(odd)
     machine.ok("mount", source, odd)
     assert machine.mounts() == [odd]
-    machine.ok("umount", odd)
-    assert machine.nothing_is_left()
+    machine.umount(odd)
 
 
 def test_inspect_describes_the_mount_without_mounting(machine: Machine, source: Path) -> None:

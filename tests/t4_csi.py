@@ -207,17 +207,13 @@ def test_a_volume_to_write_to_is_refused(node: Node, pod: Pod) -> None:
     ],
 )
 def test_an_endpoint_that_cannot_be_is_refused_in_one_line(machine: Machine, endpoint: str, words: str) -> None:
-    done = machine.run("csi", "--endpoint", endpoint, "--node-id", "n")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert words in done.stderr
+    assert words in machine.refused(2, "csi", "--endpoint", endpoint, "--node-id", "n")
 
 
 @pytest.mark.parametrize("folder", [".", "/missing/kubelet"])
 def test_a_folder_of_the_kubelet_that_cannot_be_is_refused_in_one_line(machine: Machine, folder: str) -> None:
     words = ("--endpoint", f"unix://{machine.folder}/csi.sock", "--node-id", "n", "--kubelet-dir", folder)
-    done = machine.run("csi", *words)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert f"--kubelet-dir {folder}: is not the absolute path of a folder" in done.stderr
+    assert f"--kubelet-dir {folder}: is not the absolute path of a folder" in machine.refused(2, "csi", *words)
 
 
 def test_a_plugin_that_does_not_see_the_threads_of_pods_says_so(machine: Machine) -> None:

@@ -154,8 +154,7 @@ def test_programs_go_on_when_the_daemon_is_killed(kept: Machine, source: Path) -
     assert stats["keeper"]["last_death"]["how"] == "SIGKILL"
     assert f"ERROR redoxfs.keeper: the daemon (pid {first}) was killed by SIGKILL; starting another\n" in kept.log()
     assert "last death: SIGKILL" in kept.ok("status", kept.mnt).stdout
-    kept.ok("umount", kept.mnt)
-    assert kept.nothing_is_left()
+    kept.umount()
 
 
 def a_successor_serves(machine: Machine, mounted: Path, whole: set[bytes]) -> None:
@@ -164,8 +163,7 @@ def a_successor_serves(machine: Machine, mounted: Path, whole: set[bytes]) -> No
     machine.kill(signal.SIGKILL, mounted)
     assert contents(mounted) == whole
     assert machine.stats(mounted)["keeper"]["restarts"] == 1
-    machine.ok("umount", mounted)
-    assert machine.nothing_is_left()
+    machine.umount(mounted)
 
 
 def test_a_successor_needs_nothing_that_the_mount_hides(machine: Machine, source: Path) -> None:
@@ -231,11 +229,8 @@ def test_a_daemon_goes_on_without_its_keeper(kept: Machine, source: Path) -> Non
     assert contents(kept.mnt) == contents(source)
     assert kept.stats()["keeper"]["pid"] is None
     assert keeper_of(mount_at(kept.mnt)) is None
-    done = kept.run("restart", kept.mnt)
-    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
-    assert "keeper, which was killed" in done.stderr
-    kept.ok("umount", kept.mnt)
-    assert kept.nothing_is_left()
+    assert "keeper, which was killed" in kept.refused(4, "restart", kept.mnt)
+    kept.umount()
 
 
 def test_without_keeper_and_daemon_the_mount_is_dead(kept: Machine, source: Path) -> None:
@@ -247,8 +242,7 @@ def test_without_keeper_and_daemon_the_mount_is_dead(kept: Machine, source: Path
     assert dead.value.errno == errno.ENOTCONN
     kept.ok("mount", "--keeper", source, kept.mnt)
     assert contents(kept.mnt) == contents(source)
-    kept.ok("umount", kept.mnt)
-    assert kept.nothing_is_left()
+    kept.umount()
 
 
 # The keeper counts the deaths of a minute by its own clock, and two daemons have to start between them.
@@ -264,8 +258,7 @@ def test_the_third_death_in_a_minute_ends_the_mount(kept: Machine) -> None:
     last = kept.log().splitlines()[-1]
     assert "the third in a minute; giving up: the mount is dead" in last
     assert last.endswith(f"to clear the mount: redoxfs umount {kept.mnt}")
-    kept.ok("umount", kept.mnt)
-    assert kept.nothing_is_left()
+    kept.umount()
 
 
 def test_restart_replaces_the_daemon_under_open_files(kept: Machine, source: Path) -> None:
@@ -373,9 +366,7 @@ def test_of_two_restarts_at_once_the_second_waits(kept: Machine) -> None:
 def test_restart_needs_a_keeper(machine: Machine, source: Path) -> None:
     machine.ok("mount", "--no-keeper", source, machine.mnt)
     first = machine.pid()
-    done = machine.run("restart", machine.mnt)
-    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
-    assert "mounted without a keeper" in done.stderr
+    assert "mounted without a keeper" in machine.refused(4, "restart", machine.mnt)
     assert machine.stats()["keeper"] is None
     assert machine.pid() == first
 
@@ -386,8 +377,7 @@ def test_umount_ends_a_daemon_that_is_being_started(machine: Machine, source: Pa
     with ends(process):
         stopped_successor(machine, stop)
         assert keeper_of(mount_at(machine.mnt)) == process
-        machine.ok("umount", "--timeout", "2", machine.mnt)
-    assert machine.nothing_is_left()
+        machine.umount("--timeout", "2", machine.mnt)
     machine.ok("mount", "--keeper", source, machine.mnt)
     assert machine.pid() != process
 
@@ -480,8 +470,7 @@ def test_a_command_waits_until_its_keeper_outlives_it(machine: Machine, source: 
     assert command.wait(PATIENCE_S) == 0
     assert contents(machine.mnt) == contents(source)
     assert machine.processes_of() == sorted([between, daemon])
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()
 
 
 def test_a_daemon_whose_keeper_died_while_it_began_says_so(machine: Machine, source: Path, stop: Path) -> None:
@@ -492,11 +481,9 @@ def test_a_daemon_whose_keeper_died_while_it_began_says_so(machine: Machine, sou
         os.kill(keeper_pid, signal.SIGKILL)
     os.kill(pid, signal.SIGCONT)
     assert machine.stats()["keeper"]["pid"] is None
-    done = machine.run("restart", machine.mnt)
-    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+    machine.refused(4, "restart", machine.mnt)
     assert contents(machine.mnt) == contents(source)
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()
 
 
 def test_status_and_mount_wait_for_a_daemon_that_starts(machine: Machine, source: Path, stop: Path) -> None:
@@ -526,21 +513,14 @@ def test_a_daemon_that_cannot_start_is_given_up(machine: Machine, source: Path, 
         machine.kill(signal.SIGKILL)
     assert machine.log().count("ended with status 1") == 2
     assert "ImportError: broken" in machine.log()
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()
 
 
 @pytest.fixture
 def in_front(machine: Machine, source: Path) -> Iterator[subprocess.Popen[str]]:
     """A mount with a keeper in the foreground, which answers."""
-    command = machine.command("mount", "--keeper", "-f", source, machine.mnt)
-    with subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True) as running:
-        try:
-            assert running.stderr is not None
-            assert any(line.startswith("to end it") for line in running.stderr)
-            yield running
-        finally:
-            running.kill()
+    with machine.in_front("--keeper", source) as running:
+        yield running
 
 
 def test_a_command_in_the_foreground_is_the_keeper(
@@ -579,8 +559,7 @@ def test_a_daemon_goes_on_without_a_command_that_was_its_keeper(
     assert in_front.wait(PATIENCE_S) == -signal.SIGKILL
     assert contents(machine.mnt) == contents(source)
     assert machine.stats()["keeper"]["pid"] is None
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()
 
 
 # As above: three deaths in a minute of the keeper's clock.
@@ -593,8 +572,7 @@ def test_the_third_death_in_a_minute_ends_a_command_in_the_foreground(
     assert in_front.wait(PATIENCE_S) == 1
     assert in_front.stderr is not None
     assert "the third in a minute; giving up: the mount is dead" in in_front.stderr.read()
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()
 
 
 def test_a_mistake_is_the_same_line_and_code_with_a_keeper_in_the_foreground(machine: Machine, source: Path) -> None:
@@ -647,14 +625,11 @@ def test_commands_wait_for_a_daemon_that_starts(machine: Machine, source: Path, 
 
 def test_modules_below_the_mountpoint_leave_no_keeper(machine: Machine, source: Path) -> None:
     machine.environment["PYTHONPATH"] = str(source / "train")
-    done = machine.run("mount", "--keeper", source)
-    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
-    assert str(source / "train") in done.stderr
+    assert str(source / "train") in machine.refused(4, "mount", "--keeper", source)
     done = machine.ok("mount", source)
     assert f"{source}: Python looks for modules in {source}/train" in done.stderr
     assert machine.stats(source)["keeper"] is None
-    machine.ok("umount", source)
-    assert machine.nothing_is_left()
+    machine.umount(source)
 
 
 @pytest.mark.parametrize("words", [[], ["--keeper"], ["--no-keeper"]])

@@ -65,8 +65,7 @@ def test_ranks_that_ask_at_once_get_one_mount(machine: Machine, source: Path, ov
     assert sum("as another process of this machine asked for" in err for _, err in ended) == RANKS - 1
     assert machine.mounts() == [str(paths[-1])]
     assert machine.daemons() == machine.processes_of(paths[-1])
-    machine.ok("umount", paths[-1])
-    assert machine.nothing_is_left()
+    machine.umount(paths[-1])
 
 
 def test_a_rank_that_began_before_the_mount_answered_gets_it(machine: Machine, source: Path) -> None:
@@ -83,9 +82,7 @@ def test_a_rank_that_began_before_the_mount_answered_gets_it(machine: Machine, s
 def test_later_only_a_process_of_the_same_job_gets_the_mount(machine: Machine, source: Path) -> None:
     words: list[str | Path] = ["mount", source, machine.mnt, "--memory", "64MiB"]
     machine.ok(*words)
-    done = machine.run(*words)
-    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
-    assert "a live redoxfs mount is there already; to end it" in done.stderr
+    assert "a live redoxfs mount is there already; to end it" in machine.refused(4, *words)
     machine.ok("umount", machine.mnt)
     machine.ok(*words, "--job", "7", "-o", "noatime,nosuid")
     # Equal options in other words, and options of the command alone.
@@ -94,12 +91,9 @@ def test_later_only_a_process_of_the_same_job_gets_the_mount(machine: Machine, s
     done = machine.ok("mount", *same, "-o", "noatime", "-f")
     assert "is served at" in done.stderr
     machine.environment["SLURM_JOB_ID"] = "8"
-    done = machine.run("mount", *same, "-o", "noatime")
-    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
-    assert "with other options: --job=7 there, --job=8 here;" in done.stderr
+    assert "with other options: --job=7 there, --job=8 here;" in machine.refused(4, "mount", *same, "-o", "noatime")
     assert machine.daemons() == machine.processes_of()
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()
 
 
 def test_ranks_with_other_options_are_refused_in_one_line(machine: Machine, source: Path) -> None:
@@ -115,8 +109,7 @@ def test_ranks_with_other_options_are_refused_in_one_line(machine: Machine, sour
     assert (code, err.count("\n")) == (4, 1)
     assert ", with other options: " in err
     assert all(words in err for words in ("--memory=64MiB", "--memory=65MiB --seed=1", f"redoxfs umount {machine.mnt}"))
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()
 
 
 def test_if_the_first_fails_each_reports_the_error(machine: Machine, source: Path) -> None:
@@ -149,8 +142,7 @@ def test_processes_that_cannot_see_each_other_stack_no_mounts(machine: Machine, 
     assert machine.mounts().count(str(machine.mnt)) == 1
     machine.ok("umount", machine.mnt)
     if outcome(second)[0] == 0:
-        machine.ok("umount", other)
-    assert machine.nothing_is_left()
+        machine.umount(other)
 
 
 @pytest.mark.parametrize(("how", "count"), [(signal.SIGKILL, RANKS), (signal.SIGTERM, 3), (signal.SIGINT, 3)])
@@ -177,8 +169,7 @@ def test_if_the_first_is_killed_the_next_one_mounts(
     assert sum("the daemon is pid" in err for _, err in ended) == 1
     assert machine.daemons() == machine.processes_of(machine.mnt, other)
     machine.ok("umount", machine.mnt)
-    machine.ok("umount", other)
-    assert machine.nothing_is_left()
+    machine.umount(other)
 
 
 def test_a_killed_command_leaves_no_daemon(machine: Machine, source: Path) -> None:

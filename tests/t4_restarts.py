@@ -68,8 +68,7 @@ def nobody_noticed(machine: Machine, found: Found, deaths: int, *, has_traceback
     assert stats["lap"] == {".": found.complete_epochs}
     # `errors` may count a read that nobody waits for: it was answered just before a death, and is repeated.
     assert stats["open_files"] == 0
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()
     assert ("Traceback" in machine.log()) == has_traceback
 
 

@@ -51,8 +51,7 @@ def test_a_runtime_folder_that_was_removed_is_made_anew(machine: Machine, source
         assert contents(machine.mnt) == whole
     assert "run this as its owner" not in machine.log()
     until(lambda: sockets(machine), machine.log)
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()
 
 
 def test_a_mount_serves_where_no_runtime_folder_can_be_made(machine: Machine, source: Path) -> None:
@@ -69,8 +68,7 @@ def test_a_mount_serves_where_no_runtime_folder_can_be_made(machine: Machine, so
         machine.sockets.mkdir(mode=0o700)
     until(lambda: sockets(machine), machine.log)
     assert "no control socket, trying again every 1 s" in machine.log()
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()
 
 
 def test_two_mount_namespaces_may_have_the_same_mountpoint(machine: Machine, source: Path) -> None:
@@ -119,8 +117,7 @@ read line
     assert "another mount keeps its state there" in said
     assert one == whole
     assert machine.stats()["turns"] == machine.stats()["turns_kept"] == len(whole)
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()
 
 
 def test_a_successor_does_not_write_the_state_that_was_handed_over(machine: Machine, source: Path) -> None:
@@ -150,8 +147,7 @@ def test_a_successor_does_not_write_the_state_that_was_handed_over(machine: Mach
     finally:
         os.close(held)
     until(lambda: len(machine.daemons()) == 2, machine.daemons)
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()
     machine.ok("mount", "--resume", source, machine.mnt)
     assert machine.stats()["turns"] == 1
 
@@ -164,5 +160,4 @@ def test_nothing_is_left_of_a_daemon_that_was_killed(machine: Machine, source: P
     if by == "mount":
         machine.ok("mount", source, machine.mnt)
         assert len(sockets(machine)) == 1
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()

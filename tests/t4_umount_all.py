@@ -51,8 +51,7 @@ def test_all_of_a_job_ends_and_other_mounts_stay(machine: Machine, source: Path,
     assert sorted(machine.mounts()) == [str(none), str(other)]
     assert machine.daemons() == machine.processes_of(none, other)
     machine.ok("umount", "--all", "--job", f"{job}0")
-    machine.ok("umount", none)
-    assert machine.nothing_is_left()
+    machine.umount(none)
 
 
 def test_nothing_to_unmount_is_one_line(machine: Machine, job: str) -> None:
@@ -64,9 +63,7 @@ def test_nothing_to_unmount_is_one_line(machine: Machine, job: str) -> None:
 
 def test_an_empty_job_is_refused(machine: Machine) -> None:
     """As that of a script whose variable is not set. It has not ended what it was to end."""
-    done = machine.run("umount", "--all", "--job", "")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "--job needs the ID of a job" in done.stderr
+    assert "--job needs the ID of a job" in machine.refused(2, "umount", "--all", "--job", "")
 
 
 def test_a_mount_that_cannot_be_ended_keeps_no_other(machine: Machine, source: Path, job: str) -> None:
@@ -111,8 +108,7 @@ def test_a_mount_that_another_hides_is_left_alone(machine: Machine, source: Path
         assert on_top.fstype == "tmpfs"
     finally:
         subprocess.run(["umount", machine.mnt], check=True)
-    machine.ok("umount", "--all", "--job", job)
-    assert machine.nothing_is_left()
+    machine.umount("--all", "--job", job)
 
 
 @needs_root
@@ -122,8 +118,7 @@ def test_all_ends_bind_mounts_of_a_mount_too(machine: Machine, source: Path, job
     subprocess.run(["mount", "--bind", machine.mnt / "train", other], check=True)
     subprocess.run(["mount", "--bind", machine.mnt, machine.mnt], check=True)
     assert len(machine.mounts()) == 3
-    machine.ok("umount", "--all", "--job", job)
-    assert machine.nothing_is_left()
+    machine.umount("--all", "--job", job)
 
 
 @needs_root

@@ -200,8 +200,7 @@ def test_the_port_stays_the_nodes_and_its_loss_is_one_line(machine: Machine, sou
     mountpoints = up(machine, source)
     address = view(machine, mountpoints[1])["nodes"][1]
     take.write_text(address.rpartition(":")[2])
-    done = machine.run("restart", mountpoints[1])
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    machine.refused(1, "restart", mountpoints[1])
     assert take.with_name("take.found").read_text() == "Address already in use"
     line = f"another daemon could not be started: cannot listen at {address}: Address already in use"
     assert machine.log().count(f"ERROR redoxfs.launch.successor: redoxfs: {line}\n") == 3
