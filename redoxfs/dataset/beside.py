@@ -6,15 +6,13 @@ read: no file is opened, no symlink followed, and at most NAMES_MAX names are re
 cannot be read is no evidence.
 
 A directory beside SOURCE may be a mount that hangs, so the command line looks from a separate process with a deadline.
-That is why the result has a text form.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from redoxfs.dataset.samples import APPLIANCE_DIRECTORIES
 from redoxfs.dataset.splits import names_split
@@ -40,16 +38,6 @@ class Beside:
 
     names: Names = field(default_factory=Names)
     splits: dict[str, Names | None] = field(default_factory=dict)
-
-    def as_text(self) -> str:
-        """For `from_text`, in ASCII."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_text(cls, text: str) -> Beside:
-        found = json.loads(text)
-        splits = {name: None if names is None else Names(**names) for name, names in found["splits"].items()}
-        return cls(Names(**found["names"]), splits)
 
 
 def own_name(tree: Tree) -> bytes:

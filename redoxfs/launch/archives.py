@@ -5,7 +5,6 @@ WebDataset's braces, `train-{000..999}.tar`. Everything is opened below one desc
 """
 
 import glob
-import json
 import os
 import re
 import stat
@@ -15,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redoxfs.launch.deadline import run_in_child
+from redoxfs.launch.deadline import call_in_child
 from redoxfs.launch.errors import SourceUnusableError, UsageError
 from redoxfs.launch.options import DatasetOptions
 from redoxfs.launch.path_status import ArchiveFiles, PathStatus
@@ -64,7 +63,7 @@ def with_archives(source: PathStatus, timeout_s: float, asked: DatasetOptions | 
     if source.address is not None or are_files or source.is_stale or source.is_redirected:
         return source
     try:
-        found = json.loads(run_in_child(lambda: json.dumps(_found(source)).encode("ascii"), timeout_s))
+        found = call_in_child(lambda: _found(source), timeout_s, SourceUnusableError)
     except OSError as failure:
         from redoxfs.packed.index import LASTING_ERRORS
 
@@ -74,16 +73,14 @@ def with_archives(source: PathStatus, timeout_s: float, asked: DatasetOptions | 
         # Storage may answer the next look: the archives would then be served as files.
         trouble = "it does not answer" if isinstance(failure, TimeoutError) else failure.strerror
         raise SourceUnusableError(f"{source.asked}: {trouble}") from None
-    if "refused" in found:
-        raise SourceUnusableError(found["refused"])
-    if not found["paths"]:
-        return source
-    root = Path(found["root"])
-    return replace(source, archives=ArchiveFiles(root, tuple(found["paths"]), tuple(found["names"]), found["beside"]))
+    return source if found is None else replace(source, archives=found)
 
 
-def _found(source: PathStatus) -> "dict[str, object]":
-    """In a child: the real paths of archives, from the folder above all, and their names."""
+def _found(source: PathStatus) -> ArchiveFiles | None:
+    """In a child: the real paths of archives, from the folder above all, and their names.
+
+    Raises SourceUnusableError.
+    """
     beside = ""
     given = os.path.abspath(source.asked)
     try:
@@ -92,7 +89,7 @@ def _found(source: PathStatus) -> "dict[str, object]":
         try:
             names = list(_matching(source.asked))
         except UsageError as error:
-            return {"refused": str(error)}
+            raise SourceUnusableError(str(error)) from None
     else:
         names = []
         if stat.S_ISREG(mode) and _is_archive(given):
@@ -102,17 +99,17 @@ def _found(source: PathStatus) -> "dict[str, object]":
     names = [os.path.abspath(name) for name in names]
     paths = [os.path.realpath(name) for name in names]
     if not names:
-        return {"paths": []}
+        return None
     for name in names:
         if not os.path.isfile(name):
-            return {"refused": f"{name}: no such archive" if not os.path.lexists(name) else f"{name}: is no archive"}
+            raise SourceUnusableError(f"{name}: {'is no' if os.path.lexists(name) else 'no such'} archive")
     root, above = (os.path.commonpath([os.path.dirname(each) for each in some]) for some in (paths, names))
-    return {
-        "root": root,
-        "paths": [os.path.relpath(path, root) for path in paths],
-        "names": [os.path.relpath(name, above) for name in names],
-        "beside": beside,
-    }
+    return ArchiveFiles(
+        Path(root),
+        tuple(os.path.relpath(path, root) for path in paths),
+        tuple(os.path.relpath(name, above) for name in names),
+        beside,
+    )
 
 
 def _is_archive(path: str) -> bool:

@@ -6,16 +6,15 @@ stay in the environment and in files. A daemon, and a successor of it, reads the
 """
 
 import os
-import pickle
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from redoxfs.dataset.errors import ClassesError
-from redoxfs.launch.deadline import run_in_child
+from redoxfs.launch.deadline import Result, call_in_child
 from redoxfs.launch.errors import CommandError, DamagedError, SourceUnusableError
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import format_bytes
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from redoxfs.packed import Index
     from redoxfs.packed.verifying import Verified
     from redoxfs.packed.workers import Done
-
-Result = TypeVar("Result")
 
 # Each request has a deadline of its own; an index of gigabytes may take many.
 _FETCH_S = 24 * 3600.0
@@ -215,22 +212,15 @@ def _translated() -> Iterator[None]:
 def in_child(call: "Callable[[], Result]") -> "Result":
     """What ``call`` returns in a child. Raises its CommandErrors and ClassesErrors, and as `_translated`."""
 
-    def answer() -> bytes:
-        try:
-            with _translated():
-                return pickle.dumps((call(), None))
-        except (CommandError, ClassesError) as error:
-            return pickle.dumps((None, error))
+    def answer() -> "Result":
+        with _translated():
+            return call()
 
     # Here too, so that the child need not import obstore.
     with _translated():
         try:
-            found, error = pickle.loads(run_in_child(answer, _FETCH_S))
+            return call_in_child(answer, _FETCH_S, CommandError, ClassesError)
         except OSError as failure:
             raise SourceUnusableError(f"the index could not be fetched: {failure.strerror}") from None
-        except (EOFError, pickle.UnpicklingError):
+        except EOFError:
             raise SourceUnusableError("the process that fetched the index was killed") from None
-    if error is not None:
-        raise error
-    result: Result = found
-    return result

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redoxfs.dataset.errors import ClassesError
 from redoxfs.launch.catalogs import catalog_from_file
-from redoxfs.launch.deadline import run_in_child
+from redoxfs.launch.deadline import call_in_child
 from redoxfs.launch.defaults import POLICIES
 from redoxfs.launch.errors import SourceUnusableError, UsageError
 from redoxfs.launch.memory import available_memory, default_memory
@@ -527,16 +527,15 @@ def _how(scan: "Scan", took: str) -> str:
 
 def _look_beside(source: PathStatus, root_fd: int, options: DatasetOptions, timeout_s: float) -> "Beside | None":
     """The siblings of a SOURCE that is a split by name; None where they are no evidence, or do not answer in time."""
-    from redoxfs.dataset import Beside, look_beside
+    from redoxfs.dataset import look_beside
     from redoxfs.dataset.splits import is_split
 
     if options.classes not in (None, "auto") or not is_split(os.fsencode(source.path.name)):
         return None
     try:
-        found = run_in_child(lambda: look_beside(root_fd).as_text().encode("ascii"), timeout_s)
+        return call_in_child(lambda: look_beside(root_fd), timeout_s)
     except OSError:
         return None
-    return Beside.from_text(found.decode())
 
 
 def say_verdict(verdict: "Verdict") -> None:
