@@ -39,12 +39,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from redoxfs.cli.arguments import parse, rendered
 from redoxfs.cli.options.building import flat
-from redoxfs.dataset.decision import is_table
 from redoxfs.launch.addresses import joined, split_address
 from redoxfs.launch.defaults import DEFAULT_PORT, MOST_NODES
 from redoxfs.launch.errors import UNEXPECTED, ReportedError, UsageError
 from redoxfs.launch.members import check_sharing
-from redoxfs.launch.options import MountOptions
+from redoxfs.launch.options import MountOptions, paths_in
 from redoxfs.launch.runtime_paths import open_log
 from redoxfs.launch.supervisor import Supervised
 from redoxfs.objects import AddressError, is_address, parse_address
@@ -81,8 +80,6 @@ _OURS = {
     "foreground": "the mount is an actor's",
     "keeper": "Ray restarts the actor when its daemon dies",
 }
-
-_PATHS = ("source", "mountpoint", "catalog", "cache", "log", "state", "tls_cert", "tls_key", "tls_ca")
 
 
 class NodeError(ReportedError):
@@ -264,16 +261,15 @@ def _check_paths(options: MountOptions) -> None:
     given = flat(options)
     if options.keeper:
         raise UsageError(f"--keeper: {_OURS['keeper']}")
-    paths = {name: given[name] for name in _PATHS}
+    paths = {"source": options.source, "mountpoint": options.mountpoint, **paths_in(given)}
     if is_address(options.source):
         try:
-            address = parse_address(paths.pop("source"))
+            address = parse_address(options.source)
         except AddressError as error:
             raise UsageError(str(error)) from None
         if options.mountpoint is None:
             raise UsageError(f"source {address}: cannot be mounted over itself; give a mountpoint")
-    if given["classes"] is not None and is_table(given["classes"]):
-        paths["classes"] = given["classes"]
+        del paths["source"]
     for name, path in paths.items():
         if path is not None and not os.path.isabs(path):
             raise UsageError(f"{name} {path}: the nodes have no common working directory; give an absolute path")

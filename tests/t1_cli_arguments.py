@@ -15,9 +15,9 @@ from redoxfs.cli import main
 from redoxfs.cli import mount as cli_mount
 from redoxfs.cli.arguments import VERBS, mount_parser, parse, parser, rendered
 from redoxfs.cli.exits import EXITS, code_of, line_of
+from redoxfs.cli.mount import absolute
 from redoxfs.cli.options.nodes import ClusterUpOptions
 from redoxfs.cli.program import run
-from redoxfs.launch.absolute import absolute
 from redoxfs.launch.daemon import default_fuse_threads
 from redoxfs.launch.deadline import Look, look, read_file, run_in_child
 from redoxfs.launch.defaults import POLICIES, STORAGES

@@ -14,8 +14,8 @@ from typing import TextIO
 
 from redoxfs.cli.arguments import rendered
 from redoxfs.cli.exits import described, reported
+from redoxfs.cli.options.building import built, flat
 from redoxfs.cli.status import ALL_IN_MEMORY
-from redoxfs.launch.absolute import absolute
 from redoxfs.launch.background import Work, start
 from redoxfs.launch.control_files import WRONG, read_control_at
 from redoxfs.launch.daemon import LiveMountError, Prepared, job_of, prepare, work_of
@@ -25,7 +25,7 @@ from redoxfs.launch.fuse_options import parse_fuse_options
 from redoxfs.launch.keeper import Ends
 from redoxfs.launch.logs import log_to
 from redoxfs.launch.notify import notify, when_readable
-from redoxfs.launch.options import MountOptions
+from redoxfs.launch.options import MountOptions, paths_in
 from redoxfs.launch.path_status import CONTROL_FOLDER, PathStatus
 from redoxfs.launch.runtime_paths import open_log
 from redoxfs.launch.say import say, say_by
@@ -94,6 +94,12 @@ def _request(options: MountOptions, source: PathStatus, target: PathStatus) -> l
             keeper=False if options.keeper is False else None,
         )
     )
+
+
+def absolute(options: MountOptions) -> MountOptions:
+    """The same options, with every path but SOURCE and MOUNTPOINT from the root."""
+    given = flat(options)
+    return built(MountOptions, given | {name: os.path.abspath(path) for name, path in paths_in(given).items()})
 
 
 def _of_mount(words: list[str]) -> list[str]:

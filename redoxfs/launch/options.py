@@ -4,7 +4,9 @@
 has its default here; a value that depends on SOURCE or on the machine is None until it is decided.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from redoxfs.launch.defaults import (
     DEFAULT_JOIN_TIMEOUT_S,
@@ -138,3 +140,13 @@ class MountOptions:
     slow_open_s: float = DEFAULT_SLOW_OPEN_S
     exact_for: tuple[str, ...] = ()
     redirect_for: tuple[str, ...] = ()
+
+
+def paths_in(given: Mapping[str, Any]) -> dict[str, str]:
+    """Of options by their names, those that are paths, but for SOURCE and MOUNTPOINT."""
+    from redoxfs.dataset.decision import is_table
+
+    names = ["catalog", "cache", "log", "state", "tls_cert", "tls_key", "tls_ca"]
+    if given["classes"] is not None and is_table(given["classes"]):
+        names.append("classes")
+    return {name: given[name] for name in names if given[name] is not None}
