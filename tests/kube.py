@@ -7,18 +7,19 @@ the device.
 
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
+import machine
 import pytest
 from machine import OTHERS_CLEARED
 from patience import PATIENCE_S
@@ -200,6 +201,17 @@ class Node:
         return error.code(), error.details() or ""
 
 
+@contextmanager
+def running_node(within: Sequence[str] = ()) -> Iterator[Node]:
+    """A node whose plugin runs, by a command that ``within`` begins."""
+    node = Node()
+    try:
+        node.start_plugin(within=within)
+        yield node
+    finally:
+        node.close()
+
+
 OWN_PIDS = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "unchanged")
 """Begins the command of a container, to give it a pid namespace of its own, as those of pods have."""
 
@@ -264,6 +276,11 @@ class Pod:
         request = pb.NodeUnpublishVolumeRequest(volume_id=f"csi-{self.uid}", target_path=str(self.target))
         self.node.call("Node", "NodeUnpublishVolume", request)
 
+    def end(self) -> None:
+        """Unpublish. Nothing is left then of this pod and others."""
+        self.unpublish()
+        assert not self.node.leftovers()
+
     def sidecar(self, *options: str, within: Sequence[str] = ()) -> subprocess.Popen[str]:
         """Start the sidecar, by a command that ``within`` begins."""
         words = ("serve", "--fd-socket", str(self.socket), *options, str(self.node.folder / "data"))
@@ -325,13 +342,7 @@ def await_line(process: subprocess.Popen[str], words: str) -> str:
 
 def has_ended(process: subprocess.Popen[str]) -> bool:
     """Whether a process ends in time."""
-    watched = os.pidfd_open(process.pid)
-    try:
-        ended = select.poll()
-        ended.register(watched, select.POLLIN)
-        return bool(ended.poll(PATIENCE_S * 1000))
-    finally:
-        os.close(watched)
+    return machine.has_ended(os.pidfd_open(process.pid))
 
 
 def why_not(tools: Sequence[str] = ("unshare", "nsenter", "setpriv")) -> str | None:

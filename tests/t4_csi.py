@@ -23,7 +23,7 @@ import kube
 import process_limits
 import pytest
 from forks import EXECUTED
-from kube import CAPABILITIES, READERS, SIDECAR_UID, WRITER, Node, Pod, await_line, has_ended
+from kube import CAPABILITIES, READERS, SIDECAR_UID, WRITER, Node, Pod, await_line, has_ended, running_node
 from machine import Machine
 from patience import PATIENCE_S
 
@@ -41,24 +41,16 @@ ALL = list(range(40))
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    node = Node()
-    try:
-        node.start_plugin()
+    with running_node() as node:
         yield node
-    finally:
-        node.close()
 
 
 @pytest.fixture(scope="module")
 def unchanged() -> Iterator[Node]:
     """A node that no call changes, such as one that is refused: one is enough for all tests of these."""
-    node = Node()
-    try:
-        node.start_plugin()
+    with running_node() as node:
         yield node
         assert not node.leftovers()
-    finally:
-        node.close()
 
 
 @pytest.fixture
@@ -74,8 +66,7 @@ def check_serves_anew(node: Node, pod: Pod, sidecar: subprocess.Popen[str]) -> N
     node.end(sidecar)
     pod.serving()
     assert pod.samples() == ALL
-    pod.unpublish()
-    assert not node.leftovers()
+    pod.end()
 
 
 def test_the_plugin_tells_who_it_is(unchanged: Node) -> None:
@@ -287,14 +278,13 @@ def test_publish_is_idempotent_also_with_a_sidecar(node: Node, pod: Pod) -> None
     assert "with other attributes" in line
 
 
-def test_unpublish_is_idempotent_and_removes_the_target(node: Node, pod: Pod) -> None:
+def test_unpublish_is_idempotent_and_removes_the_target(pod: Pod) -> None:
     pod.unpublish()
     pod.publish()
     assert pod.outer_target.is_dir()
     pod.unpublish()
     assert not pod.outer_target.exists()
-    pod.unpublish()
-    assert not node.leftovers()
+    pod.end()
 
 
 def test_two_pods_are_served_at_once_and_apart(node: Node) -> None:
@@ -327,9 +317,7 @@ def epoch_of(pod: Pod, opens: int, order: Random) -> list[list[str]]:
 @pytest.mark.parametrize("opens", [1, 2])
 @pytest.mark.parametrize("host_pid", [True, False])
 def test_epochs_of_pods_with_pids_of_their_own_are_exact(host_pid: bool, opens: int) -> None:
-    node = Node()
-    try:
-        node.start_plugin(within=() if host_pid else kube.OWN_PIDS)
+    with running_node(within=() if host_pid else kube.OWN_PIDS) as node:
         pods = [Pod(node), Pod(node)]
         for pod in pods:
             pod.publish()
@@ -344,10 +332,7 @@ def test_epochs_of_pods_with_pids_of_their_own_are_exact(host_pid: bool, opens: 
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(train, pods))
         for pod in pods:
-            pod.unpublish()
-        assert not node.leftovers()
-    finally:
-        node.close()
+            pod.end()
 
 
 def test_a_pod_without_its_empty_dir_is_published_later(node: Node, pod: Pod) -> None:
@@ -401,16 +386,14 @@ def test_readers_of_a_killed_sidecar_get_errors_and_a_new_one_serves(node: Node,
     _, err = inside.communicate("\n", timeout=PATIENCE_S)
     assert inside.returncode == 1
     assert "Transport endpoint is not connected" in err
-    pod.unpublish()
-    assert not node.leftovers()
+    pod.end()
 
 
 def test_a_dead_sidecar_does_not_keep_a_volume(node: Node, pod: Pod) -> None:
     pod.publish()
     node.end(pod.serving())
     pod.publish()
-    pod.unpublish()
-    assert not node.leftovers()
+    pod.end()
 
 
 def test_a_hung_sidecar_keeps_neither_the_volume_nor_its_readers(node: Node, pod: Pod) -> None:
@@ -419,8 +402,7 @@ def test_a_hung_sidecar_keeps_neither_the_volume_nor_its_readers(node: Node, pod
     sidecar.send_signal(signal.SIGSTOP)
     reader = pod.reader()
     pod.publish()
-    pod.unpublish()
-    assert not node.leftovers()
+    pod.end()
     node.end(sidecar)
     assert has_ended(reader)
 
@@ -480,8 +462,7 @@ def test_sigterm_ends_a_sidecar_and_its_mount_is_dead(node: Node, pod: Pod) -> N
     sidecar = pod.serving()
     assert node.end(sidecar, signal.SIGTERM) == 0
     assert "Transport endpoint is not connected" in pod.error()
-    pod.unpublish()
-    assert not node.leftovers()
+    pod.end()
 
 
 def test_a_sidecar_without_a_plugin_says_what_is_missing(pod: Pod) -> None:
@@ -540,8 +521,7 @@ def test_a_record_that_is_none_does_not_keep_the_plugin_from_starting(node: Node
     (node.outer / "plugin/volumes/x.json").write_text(text)
     node.start_plugin()
     assert len(pod.records()) == 1
-    pod.unpublish()
-    assert not node.leftovers()
+    pod.end()
 
 
 def test_a_crash_between_mount_and_socket_is_completed(node: Node, pod: Pod) -> None:
@@ -551,8 +531,7 @@ def test_a_crash_between_mount_and_socket_is_completed(node: Node, pod: Pod) -> 
     node.start_plugin()
     pod.serving()
     assert pod.samples() == ALL
-    pod.unpublish()
-    assert not node.leftovers()
+    pod.end()
 
 
 def test_a_volume_whose_record_is_lost_can_be_published_and_unpublished(node: Node, pod: Pod) -> None:
@@ -682,8 +661,7 @@ def test_a_symlink_in_place_of_the_socket_is_not_followed(node: Node, pod: Pod, 
         node.start_plugin()
         assert stat.S_ISSOCK((pod.empty_dir / "socket").lstat().st_mode)
         assert os.listdir(tmp_path) == ["victim"]
-        pod.unpublish()
-        assert not node.leftovers()
+        pod.end()
 
 
 def test_a_folder_in_place_of_the_socket_fails_its_own_pod(node: Node, pod: Pod) -> None:

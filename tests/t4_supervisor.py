@@ -2,7 +2,6 @@
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machine import PATIENCE_S, Machine
+from machine import PATIENCE_S, Machine, has_ended
 
 OWNER = """
 import sys
@@ -73,21 +72,9 @@ def owner(machine: Machine, source: Path) -> Iterator[Owner]:
         one.process.communicate()
 
 
-def kill(pid: int, how: signal.Signals = signal.SIGKILL) -> None:
-    os.kill(pid, how)
-
-
 def gone(*pids: int) -> list[int]:
-    """Descriptors that become readable when the processes have ended."""
+    """Descriptors for `has_ended`."""
     return [os.pidfd_open(pid) for pid in pids]
-
-
-def await_all(ends: list[int]) -> None:
-    for end in ends:
-        waiting = select.poll()
-        waiting.register(end, select.POLLIN)
-        assert waiting.poll(PATIENCE_S * 1000), "a process has not ended"
-        os.close(end)
 
 
 def check_nothing_is_left(owner: Owner) -> None:
@@ -100,23 +87,23 @@ def test_the_owner_ends_the_mount_at_a_folder_that_was_made(owner: Owner) -> Non
     assert (owner.mountpoint / "train").is_dir()
     ends = gone(owner.daemon(), owner.supervisor())
     assert owner.end() == "0 ended with its owner"
-    await_all(ends)
+    assert all(map(has_ended, ends))
     check_nothing_is_left(owner)
 
 
 @pytest.mark.parametrize("who", ["owner", "daemon"])
 def test_nothing_is_left_of_a_mount_after_a_kill_of(owner: Owner, who: str) -> None:
     ends = gone(owner.daemon(), owner.supervisor())
-    kill(owner.process.pid if who == "owner" else owner.daemon())
-    await_all(ends)
+    os.kill(owner.process.pid if who == "owner" else owner.daemon(), signal.SIGKILL)
+    assert all(map(has_ended, ends))
     check_nothing_is_left(owner)
     assert owner.end() == ("137 its daemon was killed (SIGKILL)" if who == "daemon" else "")
 
 
 def test_a_daemon_whose_supervisor_is_killed_unmounts(owner: Owner) -> None:
     ends = gone(owner.daemon(), owner.supervisor())
-    kill(owner.supervisor())
-    await_all(ends)
+    os.kill(owner.supervisor(), signal.SIGKILL)
+    assert all(map(has_ended, ends))
     assert not owner.machine.mounts()
     assert not list(owner.machine.sockets.rglob("*.sock"))
     assert owner.end() == "1 its supervisor has ended"
@@ -125,11 +112,11 @@ def test_a_daemon_whose_supervisor_is_killed_unmounts(owner: Owner) -> None:
 def test_the_next_owner_waits_while_a_daemon_that_hangs_is_killed(owner: Owner, source: Path) -> None:
     first = owner.daemon()
     ends = gone(first, owner.supervisor())
-    kill(first, signal.SIGSTOP)
-    kill(owner.process.pid)
+    os.kill(first, signal.SIGSTOP)
+    os.kill(owner.process.pid, signal.SIGKILL)
     next_one = Owner(owner.machine, source)
     assert next_one.first == "None"
-    await_all(ends)
+    assert all(map(has_ended, ends))
     assert next_one.daemon() != first
     assert next_one.end() == "0 ended with its owner"
     check_nothing_is_left(owner)
@@ -154,13 +141,13 @@ def test_a_mount_that_is_refused_leaves_a_paused_one_alone(machine: Machine, sou
     else:
         first = Owner(machine, source)
     daemon = machine.pid(mountpoint)
-    kill(daemon, signal.SIGSTOP)
+    os.kill(daemon, signal.SIGSTOP)
     try:
         second = Owner(machine, source, "--timeout=1")
         assert second.first.startswith(f"4 {mountpoint}: ")
         second.end()
     finally:
-        kill(daemon, signal.SIGCONT)
+        os.kill(daemon, signal.SIGCONT)
     assert machine.pid(mountpoint) == daemon
     if who == "a command":
         machine.ok("umount", mountpoint)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import kube
 import netspaces
 import pytest
-from kube import Node, Pod
+from kube import Node, Pod, running_node
 from netspaces import Network
 
 NODES = 3
@@ -27,12 +27,8 @@ def network() -> Iterator[Network]:
 def node(network: Network) -> Iterator[Node]:
     """One node with all pods: what differs between pods is their network."""
     del network  # made before, so that the node sees its namespaces
-    node = Node()
-    try:
-        node.start_plugin()
+    with running_node() as node:
         yield node
-    finally:
-        node.close()
 
 
 def test_sidecars_that_meet_by_dns_serve_every_sample_once(node: Node, network: Network) -> None:
