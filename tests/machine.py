@@ -16,7 +16,7 @@ from patience import PATIENCE_S as PATIENCE_S
 from patience import until
 
 from redoxfs.linux.detach import detach
-from redoxfs.linux.mount_table import read_mounts
+from redoxfs.linux.mount_table import Mount, read_mounts, topmost_at
 
 OTHERS_CLEARED = r"""
 awk '($3 ~ /^fuse/ || $1 ~ /^.dev.loop/) && $2 != ENVIRON["MNT"] {print $2}' /proc/self/mounts |
@@ -35,6 +35,18 @@ def has_ended(process: int) -> bool:
         return bool(waiting.poll(PATIENCE_S * 1000))
     finally:
         os.close(process)
+
+
+def mount_at(path: Path) -> Mount:
+    """The visible mount at a path."""
+    mount = topmost_at(path, read_mounts())
+    assert mount is not None
+    return mount
+
+
+def contents(root: Path) -> list[bytes]:
+    """Of all samples below ``root``, in an order that does not depend on their names."""
+    return sorted(path.read_bytes() for path in root.glob("train/*/*.jpg"))
 
 
 class Machine:

@@ -15,9 +15,7 @@ from math import log2
 from pathlib import Path
 
 import pytest
-from machine import OTHERS_CLEARED, PATIENCE_S, Machine, has_ended
-
-from redoxfs.linux.mount_table import read_mounts, topmost_at
+from machine import OTHERS_CLEARED, PATIENCE_S, Machine, has_ended, mount_at
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="bind mounts and mount namespaces need root")
 
@@ -27,8 +25,7 @@ def test_mount_and_umount_return_when_they_are_done(machine: Machine, source: Pa
     assert done.stdout == ""
     assert f"redoxfs umount {machine.mnt}" in done.stderr
     assert "memory: " in done.stderr
-    mount = topmost_at(machine.mnt, read_mounts())
-    assert mount is not None
+    mount = mount_at(machine.mnt)
     assert mount.ours
     assert mount.source == str(source)
     assert sorted(os.listdir(machine.mnt)) == ["README", "train"]

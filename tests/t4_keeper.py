@@ -14,12 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from machine import Machine, has_ended
+from machine import Machine, contents, has_ended, mount_at
 from patience import PATIENCE_S, until
 
 from redoxfs.launch.turn import keeper_of
 from redoxfs.linux.detach import detach
-from redoxfs.linux.mount_table import Mount, read_mounts, topmost_at
 from redoxfs.native.sources import KEEPER
 
 MOST_RSS_KIB = 3 * 1024
@@ -101,16 +100,6 @@ def keeper(machine: Machine) -> int:
     return int(machine.stats()["keeper"]["pid"])
 
 
-def mount_at(path: Path) -> Mount:
-    mount = topmost_at(path, read_mounts())
-    assert mount is not None
-    return mount
-
-
-def contents(root: Path) -> set[bytes]:
-    return {path.read_bytes() for path in root.glob("train/*/*.jpg")}
-
-
 @contextmanager
 def ends(pid: int) -> Iterator[None]:
     """The process ends in or after the body."""
@@ -157,7 +146,7 @@ def test_programs_go_on_when_the_daemon_is_killed(kept: Machine, source: Path) -
     kept.umount()
 
 
-def a_successor_serves(machine: Machine, mounted: Path, whole: set[bytes]) -> None:
+def a_successor_serves(machine: Machine, mounted: Path, whole: list[bytes]) -> None:
     """Mount ``mounted`` over itself, kill its daemon, and compare all files."""
     machine.ok("mount", "--keeper", mounted)
     machine.kill(signal.SIGKILL, mounted)

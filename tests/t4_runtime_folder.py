@@ -9,27 +9,16 @@ from pathlib import Path
 
 import pytest
 from forks import EXECUTED
-from machine import PATIENCE_S, Machine, has_ended
+from machine import PATIENCE_S, Machine, contents, has_ended, mount_at
 from patience import until
 
 from redoxfs.launch.turn import keeper_of
-from redoxfs.linux.mount_table import Mount, read_mounts, topmost_at
 
 
 @pytest.fixture(autouse=True)
 def own_sockets(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """`keeper_of` looks where the commands of the machine do."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(machine.sockets))
-
-
-def contents(root: Path) -> list[bytes]:
-    return sorted(path.read_bytes() for path in root.glob("train/*/*.jpg"))
-
-
-def mount_at(path: Path) -> Mount:
-    mount = topmost_at(path, read_mounts())
-    assert mount is not None
-    return mount
 
 
 def sockets(machine: Machine) -> list[Path]:

@@ -7,15 +7,11 @@ from pathlib import Path
 
 import pytest
 from forks import EXECUTED
-from machine import PATIENCE_S, Machine, has_ended
+from machine import PATIENCE_S, Machine, contents, has_ended
 from patience import until
 
 WITHOUT_EFFECT = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 # Of a daemon, SIGUSR2 asks for its stacks (`redoxfs debug`).
-
-
-def contents(root: Path) -> list[bytes]:
-    return sorted(path.read_bytes() for path in root.glob("train/*/*.jpg"))
 
 
 def foreground(machine: Machine, *arguments: str | Path) -> subprocess.Popen[str]:
