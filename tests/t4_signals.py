@@ -100,3 +100,26 @@ def test_a_cluster_that_starts_ends_whole_at_a_hangup_and_bears_other_signals(
     else:
         assert process.returncode == 130, said
     until(machine.nothing_is_left, lambda: (machine.mounts(), machine.daemons()))
+
+
+# Runs when a Python begins: the signal comes when the last folder has just been made.
+SITE = """
+import os, pathlib, signal
+make = pathlib.Path.mkdir
+def mkdir(path, *arguments, **keywords):
+    make(path, *arguments, **keywords)
+    if path.name == "1":
+        os.kill(os.getpid(), signal.SIGUSR1)
+pathlib.Path.mkdir = mkdir
+"""
+
+
+def test_a_cluster_bears_signals_from_when_its_folders_are_there(
+    machine: Machine, source: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(SITE)
+    machine.environment["PYTHONPATH"] = str(tmp_path / "site")
+    machine.ok("cluster", "up", source, tmp_path / "nodes", "--nodes", "2", "--memory", "1MiB")
+    machine.ok("cluster", "down", tmp_path / "nodes")
+    assert machine.nothing_is_left()

@@ -112,7 +112,6 @@ def _up(options: ClusterUpOptions) -> int:
     memory_bytes = _memory_of(options)
     folder = _folder(options, source=path_status(mount.source, mount.timeout_s))
     mountpoints = [folder / str(node) for node in range(options.count)]
-    made = _make(folder, mountpoints)
     # A command that a shell without job control runs with & ignores SIGINT, and nodes would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -121,8 +120,10 @@ def _up(options: ClusterUpOptions) -> int:
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
         # They may reach every process of a job step, and none of the nodes must be missing.
         signal.signal(number, signal.SIG_IGN)
+    made: list[Path] = []
     starts: list[_Start] = []
     try:
+        made.extend(filter(_make, (folder, *mountpoints)))
         with _free_ports(options.count) as ports:
             addresses = [f"127.0.0.1:{port}" for port in ports]
             for node, mountpoint in enumerate(mountpoints):
@@ -165,19 +166,15 @@ def _folder(options: ClusterUpOptions, *, source: PathStatus) -> Path:
     return folder.path
 
 
-def _make(folder: Path, mountpoints: Sequence[Path]) -> list[Path]:
-    """Make the folders that are missing; returns those."""
-    made: list[Path] = []
-    for path in (folder, *mountpoints):
-        try:
-            path.mkdir()
-        except FileExistsError:
-            continue
-        except OSError as failure:
-            _remove_empty(made)
-            raise MountpointError(f"{path}: cannot be made: {failure.strerror}") from None
-        made.append(path)
-    return made
+def _make(path: Path) -> bool:
+    """Make a folder; whether it was missing."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return False
+    except OSError as failure:
+        raise MountpointError(f"{path}: cannot be made: {failure.strerror}") from None
+    return True
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
