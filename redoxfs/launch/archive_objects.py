@@ -47,18 +47,42 @@ def open_archive_objects(
     Raises:
         UsageError, SourceUnusableError, DamagedError, and the errors of the dataset.
     """
+    from redoxfs.chunks import UNKNOWN_SPEED, StorageSpeed
+    from redoxfs.dataset.members import role_of
+    from redoxfs.objects.archives import InStore, names_at, versions_of
+    from redoxfs.objects.client import Client
     from redoxfs.objects.credentials import absolute_files
+    from redoxfs.objects.speed import measure
     from redoxfs.packed.archive_cache import Kept
+    from redoxfs.packed.archive_files import UnusableArchiveError
 
     folder, patterns = split(address)
     os.environ.update(absolute_files(address.scheme, os.environ))
     layout = options.archives or "auto"
     begin = time.monotonic()
 
+    def index(cache: Path) -> _Indexed:
+        """In a child: keep the index, and the samples if that takes the contents of members."""
+        client = Client(folder, deadline_s=timeout_s, has_checksums=False)
+        try:
+            names = names_at(client, patterns)
+            versions = versions_of(client, names)
+            measured = measure(client, names, versions) if measures else None
+            speed = measured or UNKNOWN_SPEED if given is None else StorageSpeed(1 / given[0], given[1])
+            files = InStore(client, names, versions, speed)
+            found = indexed(address.url, files, cache, options)
+            if role_of(options.classes or "auto") is not None:
+                index_with_samples(address.url, found, cache, options, files)
+        except UnusableArchiveError as error:
+            raise SourceUnusableError(str(error)) from None
+        # Whoever keeps one says why it cannot. That of another command does as well, if it is of the same archives.
+        kept = Kept.load(cache, address.url)
+        if kept is None or not kept.is_of(found.archives, found.at_ns):
+            raise NotKeptError(NOT_KEPT)
+        return _Indexed(Objects(folder, tuple(versions), measured), found.archives, found.read, found.at_ns)
+
     def find(cache: Path, _is_kept: bool) -> "tuple[Objects, Index]":
-        told = in_child(
-            lambda: _indexed(address, folder, patterns, cache, options, timeout_s, measures=measures, given=given)
-        )
+        told = in_child(lambda: index(cache))
         kept = Kept.load(cache, address.url)
         found = None
         if kept is not None:
@@ -93,42 +117,3 @@ class _Indexed(NamedTuple):
     archives: "tuple[Archive, ...]"
     read: int
     at_ns: int
-
-
-def _indexed(
-    address: Address,
-    folder: Address,
-    patterns: list[str],
-    cache: Path,
-    options: DatasetOptions,
-    timeout_s: float,
-    *,
-    measures: bool,
-    given: tuple[float, int] | None,
-) -> _Indexed:
-    """In a child: keep the index, and the samples if that takes the contents of members."""
-    from redoxfs.chunks import UNKNOWN_SPEED, StorageSpeed
-    from redoxfs.dataset.members import role_of
-    from redoxfs.objects.archives import InStore, names_at, versions_of
-    from redoxfs.objects.client import Client
-    from redoxfs.objects.speed import measure
-    from redoxfs.packed.archive_cache import Kept
-    from redoxfs.packed.archive_files import UnusableArchiveError
-
-    client = Client(folder, deadline_s=timeout_s, has_checksums=False)
-    try:
-        names = names_at(client, patterns)
-        versions = versions_of(client, names)
-        measured = measure(client, names, versions) if measures else None
-        speed = measured or UNKNOWN_SPEED if given is None else StorageSpeed(1 / given[0], given[1])
-        files = InStore(client, names, versions, speed)
-        found = indexed(address.url, files, cache, options)
-        if role_of(options.classes or "auto") is not None:
-            index_with_samples(address.url, found, cache, options, files)
-    except UnusableArchiveError as error:
-        raise SourceUnusableError(str(error)) from None
-    # Whoever keeps one says why it cannot. That of another command does as well, if it is of the same archives.
-    kept = Kept.load(cache, address.url)
-    if kept is None or not kept.is_of(found.archives, found.at_ns):
-        raise NotKeptError(NOT_KEPT)
-    return _Indexed(Objects(folder, tuple(versions), measured), found.archives, found.read, found.at_ns)

@@ -87,12 +87,8 @@ def keeper_of(mount: Mount) -> int | None:
     return pid if kind != fcntl.F_UNLCK and pid > 0 else None
 
 
-def _path(control_path: Path) -> Path:
-    return control_path.with_suffix(".lock")
-
-
 def _locked(mountpoint: Path, notice: str) -> int:
-    turn = os.open(_path(control_path(mountpoint)), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    turn = os.open(control_path(mountpoint).with_suffix(".lock"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(turn, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _COMMAND)
     except OSError:
