@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pwd
 import time
 from collections.abc import Iterator
 from dataclasses import fields
@@ -15,6 +16,7 @@ import pytest
 import xxhash
 
 from redoxfs.dataset import Tree, default_cache_dir, load_or_scan
+from redoxfs.launch.runtime_paths import kept_path
 
 
 class Source:
@@ -261,3 +263,12 @@ def test_the_cache_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", "/home/someone")
     assert default_cache_dir() == Path("/home/someone/.cache/redoxfs")
+
+
+def test_a_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user has no line in /etc/passwd. Where / cannot be written, that is one line."""
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])
+    assert default_cache_dir() == Path("/.cache/redoxfs")
+    assert kept_path(Path("/mnt/set"), "log").parent == Path("/.local/state/redoxfs")

@@ -67,8 +67,12 @@ class ChangedError(Exception):
 
 
 def default_cache_dir() -> Path:
-    """$XDG_CACHE_HOME/redoxfs, or ~/.cache/redoxfs."""
-    return platformdirs.user_cache_path("redoxfs")
+    """$XDG_CACHE_HOME/redoxfs, or ~/.cache/redoxfs, where / is the home of a user without one, as in containers."""
+    try:
+        return platformdirs.user_cache_path("redoxfs")
+    except RuntimeError:
+        # HOME is not set, and /etc/passwd has no line for the user.
+        return Path("/.cache/redoxfs")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

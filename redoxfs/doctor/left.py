@@ -8,12 +8,10 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from redoxfs.dataset.cache import default_cache_dir
 from redoxfs.doctor.result import Result, advice, ok
-from redoxfs.launch.errors import CommandError
 from redoxfs.launch.runtime_paths import kept_path, own_folders
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.linux.mount_table import read_mounts
@@ -43,10 +41,7 @@ def _mounts() -> Iterator[Result]:
 
 def _folders() -> Iterator[Result]:
     """Of this user."""
-    named = {"scans and indexes": default_cache_dir()}
-    # Without a home there is none.
-    with suppress(CommandError):
-        named["logs and states"] = kept_path(Path("/"), "log").parent
+    named = {"scans and indexes": default_cache_dir(), "logs and states": kept_path(Path("/"), "log").parent}
     folders = [*named.items(), *(("sockets and locks", folder) for folder in own_folders())]
     for name, folder in folders:
         if folder.is_dir():

@@ -142,15 +142,15 @@ def open_log(asked: str | None, mountpoint: Path) -> tuple[int, Path]:
 def kept_path(mountpoint: Path, kind: str) -> Path:
     """The path of a file that outlives the daemon at `mountpoint`; its folder may not exist yet.
 
-    Raises CommandError if the user has no home.
+    A user without a home has /, as in `default_cache_dir`.
     """
     # Imported here, because most commands need no such path and would start later.
     from platformdirs import user_state_path
 
     try:
         folder = user_state_path("redoxfs")
-    except RuntimeError as homeless:
-        raise CommandError(str(homeless)) from None
+    except RuntimeError:
+        folder = Path("/.local/state/redoxfs")
     stem = _NOT_PLAIN.sub("_", mountpoint.name)[:_LONGEST_NAME] or "root"
     # A home may be shared by hosts, and each may have a mount at this path.
     return folder / f"{stem}-{_mark(mountpoint)}-{_host()}.{kind}"
