@@ -203,6 +203,25 @@ def test_without_semaphores_one_process_packs_and_verifies(
     assert "semaphores" not in capfd.readouterr().err
 
 
+def test_a_pack_in_a_directory_that_was_removed_is_whole_and_a_relative_path_is_refused_in_one_line(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    dst = str(tmp_path / "dst")
+    options = ["--classes", "dir", "--chunk-size", "3", "--shard-size", "4000", "--jobs", "2"]
+    assert main(["pack", str(source), dst, *options]) == 0
+    assert main(["verify", dst, "--jobs", "2"]) == 0
+    capfd.readouterr()
+    for words in (["verify", "dst"], ["pack", str(source), "dst"], ["mount", "data", str(tmp_path)]):
+        assert main(words) == 2
+        said = capfd.readouterr().err
+        assert said.startswith("redoxfs: the current directory was removed")
+        assert said.count("\n") == 1
+
+
 # A pack that is killed
 
 

@@ -111,7 +111,7 @@ def each_shard(
         tally = Tally(SPAWN.RawArray(ctypes.c_longlong, 3), lock)
         pool = ProcessPoolExecutor(processes, mp_context=SPAWN, initializer=_begin, initargs=(work, tally, os.getpid()))
     try:
-        with _no_interrupt_for_children():
+        with _no_interrupt_for_children(), _in_a_directory():
             waiting = {pool.submit(_one, shard): shard for shard in shards}
         while waiting:
             finished, _ = wait(waiting, PROGRESS_EVERY_S, FIRST_COMPLETED)
@@ -147,6 +147,24 @@ def _no_interrupt_for_children() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _in_a_directory() -> Iterator[None]:
+    """Let children start in / where the current directory was removed: Python starts none without a path of it."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        removed = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    else:
+        yield
+        return
+    os.chdir("/")
+    try:
+        yield
+    finally:
+        os.fchdir(removed)
+        os.close(removed)
 
 
 _here: list[tuple[Any, Any, Tally]] = []
