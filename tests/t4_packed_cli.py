@@ -415,6 +415,25 @@ def test_ctrl_c_is_one_line_and_leaves_no_process(
     assert not (dst / MANIFEST).exists()
 
 
+@pytest.mark.parametrize(("number", "send"), [(signal.SIGTERM, os.kill), (signal.SIGHUP, os.killpg)])
+def test_the_end_of_a_job_is_one_line_of_a_pack_and_leaves_no_process(
+    machine: Machine, source: Path, tmp_path: Path, number: signal.Signals, send: Callable[[int, int], None]
+) -> None:
+    dst = tmp_path / "dst"
+    hold_at(some_shards_are_done, machine)
+    with packing(machine, source, dst, *MANY_SHARDS, "--jobs", "2") as process:
+        reach(some_shards_are_done, process, dst)
+        pids = family(process.pid)
+        send(process.pid, number)
+        told = process.communicate(timeout=PATIENCE_S)[1]
+        wait_for_the_end(pids)
+    assert process.returncode == 130
+    assert told.splitlines()[-2:] == [
+        f"{dst} holds an unfinished pack; run the same command again to resume",
+        "redoxfs: interrupted",
+    ]
+
+
 @pytest.mark.parametrize("moment", [draft_is_saved, a_shard_is_done])
 @pytest.mark.usefixtures("own_folders")
 def test_every_verb_refuses_an_unfinished_pack(

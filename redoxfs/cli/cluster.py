@@ -23,6 +23,7 @@ from typing import Any
 from redoxfs.cli import cluster_ray, status, umount
 from redoxfs.cli.arguments import rendered
 from redoxfs.cli.exits import INTERRUPTED, code_of, line_of
+from redoxfs.cli.jobs import end_as_by_ctrl_c
 from redoxfs.cli.options.mounts import UmountOptions
 from redoxfs.cli.options.nodes import ClusterDownOptions, ClusterStatusOptions, ClusterUpOptions
 from redoxfs.cli.table import print_table
@@ -114,9 +115,7 @@ def _up(options: ClusterUpOptions) -> int:
     mountpoints = [folder / str(node) for node in range(options.count)]
     # A command that a shell without job control runs with & ignores SIGINT, and nodes would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, signal.default_int_handler)
+    end_as_by_ctrl_c()
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
         # They may reach every process of a job step, and none of the nodes must be missing.
         signal.signal(number, signal.SIG_IGN)

@@ -1,6 +1,7 @@
-"""The number of processes of `pack` and `verify`."""
+"""The processes of `pack` and `verify`: how many there are, and how they end."""
 
 import os
+import signal
 
 from redoxfs.launch.say import say
 
@@ -14,3 +15,10 @@ def processes(asked: int | None) -> int:
         say("one process does all the work, since the system gives no semaphores (is /dev/shm there, and writable?)")
         return 1
     return jobs
+
+
+def end_as_by_ctrl_c() -> None:
+    """Let SIGTERM end the command as Ctrl-C does, with what it cleans up and says. So does SIGHUP, unless ignored."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redoxfs.cli.jobs import processes
+from redoxfs.cli.jobs import end_as_by_ctrl_c, processes
 from redoxfs.cli.options.datasets import PackOptions
 from redoxfs.cli.progress import showing
 from redoxfs.launch.archives import with_archives
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 def run(options: PackOptions) -> int:
     """Pack, or resume an interrupted pack."""
+    end_as_by_ctrl_c()
     begin = time.monotonic()
     source = path_status(options.source, options.timeout_s)
     if source.address is not None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from redoxfs.cli.exits import EXITS
-from redoxfs.cli.jobs import processes
+from redoxfs.cli.jobs import end_as_by_ctrl_c, processes
 from redoxfs.cli.options.datasets import VerifyOptions
 from redoxfs.cli.progress import showing
 from redoxfs.launch.errors import SourceUnusableError
@@ -27,6 +27,7 @@ _DAMAGED = next(exit_.code for exit_ in EXITS if any("DamagedDatasetError" in na
 
 def run(options: VerifyOptions) -> int:
     """Print a line for each problem; returns 0 if there is none."""
+    end_as_by_ctrl_c()
     begin = time.monotonic()
     source = path_status(options.source, options.timeout_s)
     check_source(source, "DST")

@@ -6,7 +6,7 @@ work for Python, which threads would do one after the other. A single worker run
 So does all work where the system gives no semaphores, which processes need to share it.
 
 Workers count their work in shared memory, which the caller reads at any time. They end with the process that started
-them, however it ends, and leave Ctrl-C to it.
+them, however it ends, and leave Ctrl-C to it, and other signals that the whole group may get.
 """
 
 import ctypes
@@ -33,6 +33,8 @@ PROGRESS_EVERY_S = 0.2
 
 STOP_S = 3.0
 """How long a worker that may hang has to stop."""
+
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 State = TypeVar("State")
 Result = TypeVar("Result")
@@ -129,7 +131,9 @@ def each_shard(
 def shared_lock() -> "Lock | None":
     """A lock that processes share; None where the system gives no semaphores."""
     try:
-        return SPAWN.Lock()
+        # The first one starts a process that removes what is left of them, and would itself end at a SIGHUP.
+        with _no_interrupt_for_children():
+            return SPAWN.Lock()
     except (ImportError, OSError):
         # Python was built without sem_open; it is not allowed; or /dev/shm is not there, full, or not to be written.
         return None
@@ -137,12 +141,12 @@ def shared_lock() -> "Lock | None":
 
 @contextmanager
 def _no_interrupt_for_children() -> Iterator[None]:
-    """Block SIGINT while children start: Ctrl-C reaches the whole foreground group, also a child that does not ignore
+    """Block signals while children start: Ctrl-C reaches the whole foreground group, also a child that does not ignore
     it yet.
 
-    A child inherits the blocked signal. In this process the signal is only delayed.
+    A child inherits the blocked signals. In this process they are only delayed.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
         yield
     finally:
@@ -178,7 +182,8 @@ def _begin(work: Work[Any, Any], tally: Tally, parent: int) -> None:
     signal_at_the_parents_end(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _ENDS:
+        signal.signal(number, signal.SIG_IGN)
     if work.may_hang:
         threading.Thread(target=_end_in_time, args=(tally,), daemon=True).start()
     _enter(work, tally)
