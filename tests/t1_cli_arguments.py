@@ -2,9 +2,11 @@
 
 import argparse
 import errno
+import io
 import os
 import re
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,7 @@ from redoxfs.launch.options import (
 )
 from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.runtime_paths import control_path, open_log
+from redoxfs.launch.say import show
 
 
 def mount(line: str) -> MountOptions:
@@ -369,6 +372,18 @@ def test_version_and_help_go_to_stdout(capfd: pytest.CaptureFixture[str]) -> Non
     told = capfd.readouterr().out
     for exit_ in EXITS:
         assert f"{exit_.code:>3}  {exit_.meaning}" in told
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1"])
+def test_a_terminal_without_unicode_shows_every_text(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding))
+    with pytest.raises(SystemExit) as left:
+        main(["--help"])
+    assert left.value.code == 0
+    assert b"usage: redoxfs VERB ..." in written.getvalue()
+    show("/mnt/猫 \udcff")
+    assert written.getvalue().endswith(b"/mnt/\\u732b \xff\n")
 
 
 @pytest.mark.parametrize(

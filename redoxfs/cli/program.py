@@ -6,6 +6,7 @@ where, and what to type next.
 If nobody reads stdout, a command ends with the code for that, as others do, unless it has found something wrong.
 """
 
+import codecs
 import gc
 import importlib
 import os
@@ -22,7 +23,7 @@ from redoxfs.launch.say import Watched, discard, not_written
 def run(argv: Sequence[str] | None = None) -> int:
     """Parse `argv` (default: the process's own) and run its verb. Never raises an Exception."""
     _open_what_is_closed()
-    _let_any_name_through(sys.stdout, "surrogateescape")
+    _let_any_text_through(sys.stdout)
     whole, stdout = sys.stdout, Watched(sys.stdout)
     sys.stdout = cast(TextIO, stdout)
     try:
@@ -105,8 +106,22 @@ def _dispatch(argv: Sequence[str] | None) -> int:
     return code
 
 
-def _let_any_name_through(stream: TextIO, errors: str) -> None:
-    """Print file names that are not valid text as the bytes they are, instead of failing on them."""
+def _let_any_text_through(stream: TextIO) -> None:
+    """Print file names that are not valid text as the bytes they are, and what the terminal's encoding lacks as its
+    escape, instead of failing on them."""
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
-        reconfigure(errors=errors)
+        codecs.register_error(_ANY_TEXT, _any_text)
+        reconfigure(errors=_ANY_TEXT)
+
+
+_ANY_TEXT = "redoxfs"
+
+
+def _any_text(error: UnicodeError) -> tuple[bytes, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    character = error.object[error.start]
+    if "\udc80" <= character <= "\udcff":
+        return os.fsencode(character), error.start + 1
+    # The only other character that our own words have, in every usage.
+    return ("..." if character == "…" else character).encode("ascii", "backslashreplace"), error.start + 1
