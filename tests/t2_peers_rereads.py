@@ -1,7 +1,6 @@
 """Bytes that a node has lost and cannot read itself are sent again, outside of any turn."""
 
 import errno
-import logging
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +27,7 @@ from t2_peers import (
     told,
 )
 
-from redoxfs.chunks.store import FileBytes, Payload
+from redoxfs.chunks.store import Payload
 from redoxfs.peers import Bounds, Peers, Plaintext, View
 from redoxfs.peers.parts import PART_BYTES
 from redoxfs.peers.server import REREAD_BYTES
@@ -169,40 +168,6 @@ def test_another_process_of_the_peer_sends_what_was_asked_for() -> None:
                 await join_all(at_home)
                 await until_in_trio(lambda: found)
             assert told(found[0]) == told(homes[1].shelf[0])
-
-    trio.run(main)
-
-
-def test_an_older_peer_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    class Older(grpc.ServerInterceptor):
-        def intercept_service(self, continuation: Any, details: Any) -> Any:
-            return None if details.method.endswith("/Reread") else continuation(details)
-
-    async def main() -> None:
-        async with pair(FakeService({0: (file(b"0"),)}), FakeService(), transport=Lossy(Older())) as (_, asking):
-            assert {line.partition(": ")[2] for line in await lines_of(asking, [0, 0, 0])} == {"its redoxfs is too old"}
-
-    trio.run(main)
-    warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert len(warnings) == 1
-    assert warnings[0].endswith("its redoxfs is too old to send samples again")
-
-
-def test_a_peer_that_was_updated_sends_samples_again() -> None:
-    is_updated = False
-
-    class Updated(grpc.ServerInterceptor):
-        def intercept_service(self, continuation: Any, details: Any) -> Any:
-            return continuation(details) if is_updated or not details.method.endswith("/Reread") else None
-
-    async def main() -> None:
-        nonlocal is_updated
-        async with pair(FakeService({0: (file(b"0"),)}), FakeService(), transport=Lossy(Updated())) as (_, asking):
-            await lines_of(asking, [0])
-            is_updated = True
-            (again,) = await asking.reread(0, 0)
-            assert isinstance(again, FileBytes)
-            assert bytes(again.data) == b"0"
 
     trio.run(main)
 

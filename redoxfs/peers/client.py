@@ -30,7 +30,6 @@ from redoxfs.peers.failures import (
     UNREACHED,
     AgainError,
     GoneError,
-    OlderError,
     RefusalError,
     SettledError,
     UnknownError,
@@ -177,7 +176,6 @@ class Client:
         self._is_unreached = False
         self._reached = trio.Event()
         self._pauses = MOST_DOUBLINGS
-        self._told_older = False
         self._closed = False
         self.state = "joining"
         self.reason = ""
@@ -508,7 +506,7 @@ class Client:
         Raises:
             OSError: it does not send them: one line.
         """
-        why, is_older = self.reason or "no answer in time", False
+        why = self.reason or "no answer in time"
         with trio.move_on_after(self._timeout_s) as scope:
             self._rereads.add(scope)
             try:
@@ -517,21 +515,15 @@ class Client:
                         break
                     try:
                         return await self._reread(sample)
-                    except (OlderError, SettledError) as error:
-                        # The next read asks again: `redoxfs restart` may have updated the peer by then.
-                        why, is_older = str(error), isinstance(error, OlderError)
+                    except SettledError as error:
+                        why = str(error)
                         break
                     except AgainError as error:
                         why = str(error)
                         await self._again(attempt, error)
             finally:
                 self._rereads.discard(scope)
-        if is_older:
-            why = "its redoxfs is too old"
-            if not self._told_older:
-                self._told_older = True
-                log.warning("%s: its redoxfs is too old to send samples again", self.address)
-        elif self.state != "ready":
+        if self.state != "ready":
             why = self.reason or self.state
         raise OSError(errno.EIO, f"{self.address} does not send a sample again: {why}")
 

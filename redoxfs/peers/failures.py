@@ -17,10 +17,6 @@ class GoneError(AgainError):
     """The peer has dropped these bytes: ask for the whole answer."""
 
 
-class OlderError(AgainError):
-    """The peer's redoxfs does not know this call."""
-
-
 class SettledError(Exception):
     """The peer takes this message for acknowledged."""
 
@@ -43,7 +39,6 @@ MEANINGS: dict[grpc.StatusCode, type[Exception]] = {
     grpc.StatusCode.FAILED_PRECONDITION: UnknownError,
     grpc.StatusCode.NOT_FOUND: GoneError,
     grpc.StatusCode.ABORTED: SettledError,
-    grpc.StatusCode.UNIMPLEMENTED: OlderError,
 }
 """With any other code a retry may succeed."""
 
