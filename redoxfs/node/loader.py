@@ -79,10 +79,11 @@ class Loader:
             self._either.register(self._copies.fileno(), select.EPOLLIN)
         self._depth = None if most_threads is None else Depth(threads, most_threads)
         self._look_at = 0.0
-        self._callables = Callables(self._deliver_callables, threads=threads)
+        self._callables = Callables(threads)
         self._delivers = True
         self._closed = False
         trio.lowlevel.spawn_system_task(self._deliver_by_itself)
+        trio.lowlevel.spawn_system_task(self._deliver_callables)
 
     @property
     def most_in_flight(self) -> int:
@@ -116,28 +117,21 @@ class Loader:
                     return
                 awaited = awaited and reads[0] is first
                 first = reads[0]
-        if isinstance(self._reader, Transfers):
-            self._reader.submit([read for read in reads if isinstance(read, BackgroundRead)], awaited)
+        reader = self._of(first)
+        if isinstance(reader, Transfers):
+            reader.submit(reads, awaited)
         elif isinstance(first, NativeRead):
             described = [(read, read.entries) for read in reads if isinstance(read, NativeRead)]
-            self._reader.submit(first.native, described, awaited)
-        else:
-            self._callables.submit(reads, awaited=awaited)
+            reader.submit(first.native, described, awaited)
 
     def hasten(self, read: Read) -> None:
         """A request waits for ``read`` now: put it first."""
-        if self._closed:
-            return
-        if isinstance(read, _OF_READER):
+        if not self._closed:
             self._of(read).hasten(read)
-        else:
-            self._callables.hasten(read)
 
     def cancel(self, read: Read) -> bool:
         """Drop a read that has not begun. False if it has; then it is delivered as usual."""
-        if self._closed:
-            return False
-        return self._of(read).cancel(read) if isinstance(read, _OF_READER) else self._callables.cancel(read)
+        return not self._closed and self._of(read).cancel(read)
 
     def take_over(self) -> int:
         """The caller delivers from now on: `deliver_some` whenever the returned descriptor is readable."""
@@ -155,16 +149,7 @@ class Loader:
         taken = take(1)
         if not taken:
             return False
-        until = perf_counter() + SLICE_S
-        while taken:
-            try:
-                ((read, results),) = taken
-                self._deliver(read, read.payloads(results) if isinstance(read, NativeRead) else results)
-            except Exception:
-                log.exception(BUG)
-            if perf_counter() > until:
-                break
-            taken = take(1)
+        until = self._deliver_slice(taken, take)
         if self._depth is not None and until > self._look_at:
             self._look_at = until + LOOK_S
             self._follow(self._depth, until)
@@ -172,12 +157,15 @@ class Loader:
 
     def close(self) -> None:
         """End the threads. Queued reads are dropped; reads in progress get up to `JOIN_S`."""
-        if self._delivers:
-            self._delivers = False
-            # If the loop has ended, so has the task.
-            with suppress(RuntimeError):
-                trio.lowlevel.notify_closing(self._fileno())
+        if self._closed:
+            return
         self._closed = True
+        # If the loop has ended, so have the tasks.
+        with suppress(RuntimeError):
+            trio.lowlevel.notify_closing(self._callables.fileno())
+            if self._delivers:
+                trio.lowlevel.notify_closing(self._fileno())
+        self._delivers = False
         if self._either is not None:
             self._either.close()
         self._reader.close(JOIN_S)
@@ -186,7 +174,9 @@ class Loader:
         self._callables.close(JOIN_S)
 
     def _of(self, read: Read) -> Reader | Transfers:
-        return self._copies if self._copies is not None and isinstance(read, CopyRead) else self._reader
+        if self._copies is not None and isinstance(read, CopyRead):
+            return self._copies
+        return self._reader if isinstance(read, _OF_READER) else self._callables
 
     def _fileno(self) -> int:
         """A descriptor that is readable while there are results."""
@@ -198,6 +188,20 @@ class Loader:
         first, second = (self._copies, self._reader) if self._copies_first else (self._reader, self._copies)
         self._copies_first = not self._copies_first
         return first.take(most) or second.take(most)
+
+    def _deliver_slice(self, taken: Any, take: Callable[[int], Any]) -> float:
+        """Deliver what was taken and more, for the time of one slice. Returns when that ends."""
+        until = perf_counter() + SLICE_S
+        while taken:
+            try:
+                ((read, results),) = taken
+                self._deliver(read, read.payloads(results) if isinstance(read, NativeRead) else results)
+            except Exception:
+                log.exception(BUG)
+            if perf_counter() > until:
+                break
+            taken = take(1)
+        return until
 
     def _follow(self, depth: Depth, now_s: float) -> None:
         counts, before = self._reader.counts(), depth.threads
@@ -215,13 +219,11 @@ class Loader:
             # `close` or `take_over`.
             return
 
-    def _deliver_callables(self) -> None:
-        until = perf_counter() + SLICE_S
-        while result := self._callables.take():
-            try:
-                self._deliver(*result)
-            except Exception:
-                log.exception(BUG)
-            if perf_counter() > until:
-                self._callables.deliver_later()
-                return
+    async def _deliver_callables(self) -> None:
+        take = self._callables.take
+        with suppress(trio.ClosedResourceError):
+            while not self._closed:
+                await trio.lowlevel.wait_readable(self._callables.fileno())
+                # As in `_deliver_by_itself`.
+                if not self._closed:
+                    self._deliver_slice(take(1), take)

@@ -11,11 +11,12 @@ import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic_ns
 
 from redoxfs.chunks.store import BackgroundRead, Payload, Read
 
-Done = tuple[BackgroundRead, Sequence[Payload]]
+Done = tuple[Read, Sequence[Payload]]
 
 
 class Transfers:
@@ -23,22 +24,22 @@ class Transfers:
 
     Args:
         threads: how many there may be.
-        most_held_bytes: what they may hold together. A read that holds more goes alone.
+        most_held_bytes: what they may hold together. A read that holds more goes alone. Not in `Callables`.
     """
 
-    def __init__(self, threads: int, most_held_bytes: int) -> None:
+    def __init__(self, threads: int, most_held_bytes: int = 0) -> None:
         self._most = threads
         self._most_held_bytes = most_held_bytes
         self._lock = threading.Lock()  # of all that follows
-        self._queues: tuple[OrderedDict[BackgroundRead, None], ...] = (OrderedDict(), OrderedDict())  # [1]: awaited
-        self._under_way: dict[BackgroundRead, int] = {}  # when each began
-        self._awaited: set[BackgroundRead] = set()  # of those
+        self._queues: tuple[OrderedDict[Read, None], ...] = (OrderedDict(), OrderedDict())  # [1]: awaited
+        self._under_way: dict[Read, int] = {}  # when each began
+        self._awaited: set[Read] = set()  # of those
         self._held_bytes = 0
         self._done: tuple[deque[Done], deque[Done]] = (deque(), deque())  # [1]: awaited
         self._signalled = False
         self._closing = False
         self._reads = self._size = self._read_ns = 0
-        self._cancels: dict[BackgroundRead, Callable[[], None]] = {}
+        self._cancels: dict[Read, Callable[[], None]] = {}
         self._over = threading.Condition(self._lock)
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
@@ -46,7 +47,7 @@ class Transfers:
         """Readable while `take` has something to return."""
         return self._fd
 
-    def submit(self, reads: Sequence[BackgroundRead], awaited: bool, /) -> None:
+    def submit(self, reads: Sequence[Read], awaited: bool, /) -> None:
         """Queue reads. ``awaited``: a request waits for the first."""
         with self._lock:
             for read in reads:
@@ -58,8 +59,6 @@ class Transfers:
         """A request waits for ``read`` now: it goes first, and so does its result."""
         others, first = self._queues
         with self._lock:
-            if not isinstance(read, BackgroundRead):
-                return
             if read in others:
                 del others[read]
                 first[read] = None
@@ -75,7 +74,7 @@ class Transfers:
         """Drop a read that has not begun. False if it has; then its result comes as usual."""
         with self._lock:
             for queue in self._queues:
-                if isinstance(read, BackgroundRead) and read in queue:
+                if read in queue:
                     del queue[read]
                     return True
         return False
@@ -133,7 +132,7 @@ class Transfers:
 
     def _begin_more(self) -> None:
         while (read := self._next()) is not None:
-            cancel = read.begin(lambda payloads, read=read: self._arrived(read, payloads))  # type: ignore[misc]
+            cancel = self._begin(read)
             with self._lock:
                 # It may be over already.
                 if read in self._under_way:
@@ -142,7 +141,12 @@ class Transfers:
             if is_closing:
                 cancel()
 
-    def _next(self) -> BackgroundRead | None:
+    def _begin(self, read: Read) -> Callable[[], None]:
+        """Have a read carried out. Returns what ends it early."""
+        assert isinstance(read, BackgroundRead)
+        return read.begin(partial(self._arrived, read))
+
+    def _next(self) -> Read | None:
         """A read that may begin now, counted as under way."""
         with self._lock:
             if self._closing or len(self._under_way) >= self._most:
@@ -152,22 +156,23 @@ class Transfers:
                     continue
                 read = next(iter(queue))
                 # An awaited read does not let others overtake it, or it might wait for ever.
-                if self._under_way and self._held_bytes + read.held_bytes > self._most_held_bytes:
+                held_bytes = _held_bytes(read)
+                if self._under_way and self._held_bytes + held_bytes > self._most_held_bytes:
                     return None
                 del queue[read]
                 self._under_way[read] = monotonic_ns()
-                self._held_bytes += read.held_bytes
+                self._held_bytes += held_bytes
                 if queue is self._queues[1]:
                     self._awaited.add(read)
                 return read
         return None
 
-    def _arrived(self, read: BackgroundRead, payloads: Sequence[Payload]) -> None:
+    def _arrived(self, read: Read, payloads: Sequence[Payload]) -> None:
         with self._lock:
             self._read_ns += monotonic_ns() - self._under_way.pop(read)
             self._reads += 1
-            self._size += read.held_bytes
-            self._held_bytes -= read.held_bytes
+            self._size += _held_bytes(read)
+            self._held_bytes -= _held_bytes(read)
             self._cancels.pop(read, None)
             awaited = read in self._awaited
             self._awaited.discard(read)
@@ -178,3 +183,7 @@ class Transfers:
                     os.eventfd_write(self._fd, 1)
                     self._signalled = True
         self._begin_more()
+
+
+def _held_bytes(read: Read) -> int:
+    return read.held_bytes if isinstance(read, BackgroundRead) else 0
