@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 
-from redoxfs.node.failures import LINES, WINDOW_S, Failures
+from redoxfs.node.failures import LINES, WINDOW_S, failures
 
 
 def test_a_storm_of_failed_opens_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
     now_s = [0.0]
-    failed = Failures(lambda: now_s[0])
+    failed = failures(lambda: now_s[0])
 
     def fail(count: int) -> list[str]:
         caplog.clear()

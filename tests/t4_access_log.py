@@ -298,7 +298,7 @@ def test_slow_opens_are_logged_in_bounded_number(machine: Machine, source: Path,
     with slow_store.served(program, source, slow, delay_ms):
         small = ("--memory", "16KiB", "--chunk-size", "2")
         # One window, however long the opens take: each has lines of its own.
-        window = ("redoxfs.fs.slow_opens", "WINDOW_S", 10 * PATIENCE_S)
+        window = ("redoxfs.node.failures", "WINDOW_S", 10 * PATIENCE_S)
         serve_with(window, machine, slow, *small, "--slow-open", f"{delay_ms}ms")
         with Tail(machine.mnt) as log:
             paths = samples(source)[:40]

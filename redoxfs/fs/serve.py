@@ -250,7 +250,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         return await ends.enter_async_context(joining)
 
     caches = KernelCaches()
-    times = OpenTimes(spec.slow_open_s, lambda record: slow_opens.note(record))
+    times = OpenTimes(spec.slow_open_s, lambda record: slow_opens.tell(record))
     shared = None if spec.keeper is None else Shared(spec.keeper.shared_fd, checkpoint_bytes=_checkpoint_room(catalog))
     journal = None if shared is None else Journal(shared)
     plan, past = spec.plan, None

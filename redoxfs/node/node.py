@@ -36,7 +36,7 @@ from redoxfs.node.callers import Callers
 from redoxfs.node.counters import Counters
 from redoxfs.node.drawing import Blocks
 from redoxfs.node.exact import ExactFile, ExactFiles
-from redoxfs.node.failures import Failures
+from redoxfs.node.failures import failures
 from redoxfs.node.journal import (
     ALONE,
     CHANGED,
@@ -222,7 +222,7 @@ class Node:
         self._kept_sizes: list[int] = []
         self._callers.watch_copying(self._copying_changed)
         self.copying: Mapping[int, str] = self._callers.copying
-        self._failures = Failures()
+        self._failures = failures()
         self._opens = Waits(timeout_s)
         self._reads = Waits(timeout_s)
         self._exact = ExactFiles(catalog.tree, store, self._opens, self._reads, self.permissions)
