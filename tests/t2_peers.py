@@ -48,6 +48,7 @@ SILENCE_S = PATIENCE_S / 3
 """Nothing in these tests takes so long, so a peer is lost only where a test has moved the clock."""
 
 MOST_BYTES = 64 << 20
+BOUNDS = Bounds(1 << 20, 16, lies_at=np.zeros(1 << 20, np.int8))
 IDENTITY = Identity("d1", {"chunk_size": "64", "seed": "0"})
 
 
@@ -254,6 +255,14 @@ def addresses(count: int) -> tuple[str, ...]:
     return tuple(f"127.0.0.1:{port}" for port in reserve(count))
 
 
+SETTINGS: dict[str, Any] = {
+    "timeout_s": CALL_S,
+    "silence_s": SILENCE_S,
+    "max_answer_bytes": MOST_BYTES,
+    "bounds": BOUNDS,
+}
+
+
 def quiet(_missing: Sequence[str]) -> None:
     pass
 
@@ -262,8 +271,7 @@ def quiet(_missing: Sequence[str]) -> None:
 async def running(view: View, node: int, host: FakeService, **options: Any) -> AsyncIterator[Peers]:
     """A node that has started and not yet joined."""
     identity = options.pop("identity", IDENTITY)
-    settings = {"timeout_s": CALL_S, "silence_s": SILENCE_S, "max_answer_bytes": MOST_BYTES, **options}
-    peers = Peers(view, node, identity, host, host, **settings)
+    peers = Peers(view, node, identity, host, host, **{**SETTINGS, **options})
     await peers.start()
     try:
         with trio.fail_after(PATIENCE_S):
@@ -380,13 +388,13 @@ def test_messages_and_answers_of_both_kinds_arrive_unchanged() -> None:
     for message in messages:
         request = parse(pb.AskRequest, ask(caller, message))
         assert request.caller == caller
-        assert asked(request, 0) == message
+        assert asked(request, 0, BOUNDS) == message
     read, took = messages[0], messages[2]
     answers: list[tuple[Message, Answer]] = [
         (read, RemoteAnswer(0, read.number, None, (3, 2, 1), (1, 2, LAST_PEER_LAP))),
         (read, RemoteAnswer(0, read.number, 0, (), (7,))),
         (took, Given(0, took.number, 3, 9, (5, 0), 2, 1)),
-        (took, Given(0, took.number, 0, 1, (), 0, 0)),
+        (took, Given(0, took.number, 3, 1, (), 0, 0)),
     ]
     for message, answer in answers:
         payloads: list[Payload] = [(file(b"x"), OSError(errno.EIO, "bad")) for _ in answer.samples]
@@ -409,7 +417,7 @@ def test_an_unknown_error_number_is_eio() -> None:
     ]
 
 
-def read_reply(data: bytes, message: Message, bounds: Bounds | None = None) -> tuple[Received, memoryview]:
+def read_reply(data: bytes, message: Message, bounds: Bounds = BOUNDS) -> tuple[Received, memoryview]:
     """An answer, and its part 0. Raises ValueError."""
     reply, payload = replied(data)
     return received(reply, message, bounds), payload
@@ -969,18 +977,14 @@ def test_an_address_in_use_is_an_error_that_names_it() -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
-            peers = Peers(
-                View(1, (address,)), 0, IDENTITY, FakeService(), FakeService(), timeout_s=CALL_S, max_answer_bytes=1
-            )
+            peers = Peers(View(1, (address,)), 0, IDENTITY, FakeService(), FakeService(), **SETTINGS)
             with pytest.raises(OSError, match=f"cannot listen at {address}: Address already in use") as error:
                 await peers.start()
             assert error.value.errno == errno.EADDRINUSE
         view = View(1, addresses(1))
         async with running(view, 0, FakeService()):
             with pytest.raises(OSError, match="cannot listen"):
-                await Peers(
-                    view, 0, IDENTITY, FakeService(), FakeService(), timeout_s=CALL_S, max_answer_bytes=1
-                ).start()
+                await Peers(view, 0, IDENTITY, FakeService(), FakeService(), **SETTINGS).start()
 
     trio.run(main)
 
@@ -1199,7 +1203,7 @@ def test_hostile_answers_cost_no_memory(caplog: pytest.LogCaptureFixture, monkey
 
 
 def test_a_huge_announced_size_allocates_nothing() -> None:
-    head = pb.Header(given=pb.Given(lap=1, samples=[1]), file_counts=[1], lengths=[1 << 60], sizes=[1])
+    head = pb.Header(given=pb.Given(cls=3, lap=1, samples=[1]), file_counts=[1], lengths=[1 << 60], sizes=[1])
     head.MergeFrom(pb.Header(mtimes_ns=[1], inodes=[1], changed=[False]))
     head.total_bytes, head.part_count = 1 << 60, 2**32 - 1
     with pytest.raises(ValueError, match="in all, said to be"):
@@ -1207,7 +1211,7 @@ def test_a_huge_announced_size_allocates_nothing() -> None:
     head.lengths[0] = head.total_bytes = 1 << 50
     head.part_count = 1 << 30
     client = Client.__new__(Client)
-    client._max_answer_bytes = MOST_BYTES
+    client._max_answer_bytes, client._bounds = MOST_BYTES, BOUNDS
     tracemalloc.start()
     buffers_bytes = bytes_in_buffers()
     _, assembly, why = client._read_answer(take(0, 1), *replied(pb.AskReply(header=head).SerializeToString()))
@@ -1220,7 +1224,7 @@ def test_a_huge_announced_size_allocates_nothing() -> None:
 
 
 def test_parts_of_a_trace_may_repeat_but_not_exceed_it() -> None:
-    traces = TraceAssembly()
+    traces = TraceAssembly(6)
     data = np.arange(6, dtype="<i4").view(np.uint8).data
     assert traces.take(1, 1, 24, 8, data[8:16]) == (0, None), "a part is missing before it"
     assert traces.take(1, 1, 24, 0, data[:16]) == (16, None)

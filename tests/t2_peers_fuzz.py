@@ -178,7 +178,7 @@ class StrictHost:
 
 
 @asynccontextmanager
-async def door(host: Any, bounds: Bounds | None = BOUNDS, **options: Any) -> AsyncIterator[tuple[Server, str]]:
+async def door(host: Any, bounds: Bounds = BOUNDS, kept_bytes: int = MOST_BYTES) -> AsyncIterator[tuple[Server, str]]:
     """A server that has met node 1, and its address."""
     bridge = Bridge()
     (address,) = addresses(1)
@@ -199,7 +199,7 @@ async def door(host: Any, bounds: Bounds | None = BOUNDS, **options: Any) -> Asy
             spawn=lambda act, *words: bridge.post(nursery.start_soon, act, *words),
             threads=4,
             bounds=bounds,
-            **options,
+            kept_bytes=kept_bytes,
         )
         server.start(Plaintext(), address)
         try:
@@ -576,7 +576,7 @@ HELLO_REPLY = pb.HelloReply(
 
 def reader() -> Client:
     client = Client.__new__(Client)
-    client._max_answer_bytes = MOST_BYTES
+    client._max_answer_bytes, client._bounds = MOST_BYTES, BOUNDS
     return client
 
 
@@ -798,7 +798,7 @@ class Large:
 
 
 def test_a_requester_has_a_limit_of_pending_answers() -> None:
-    outbox = Outbox(lambda _reply: None)
+    outbox = Outbox(lambda _reply: None, MOST_BYTES)
     promise: Any = lambda: None  # noqa: E731
     for number in range(MOST_ANSWERS):
         outbox.take(1, number, promise)

@@ -121,8 +121,6 @@ class Client:
         max_answer_bytes: fetch no bytes of an answer that announces more.
     """
 
-    _bounds: Bounds | None = None
-
     def __init__(
         self,
         service: PeerService,
@@ -138,7 +136,7 @@ class Client:
         silence_s: float,
         waits: bool,
         max_answer_bytes: int,
-        bounds: Bounds | None = None,
+        bounds: Bounds,
     ) -> None:
         self._service = service
         self._bridge = bridge

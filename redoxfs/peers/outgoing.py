@@ -20,10 +20,6 @@ from redoxfs.peers.service import Reply
 MOST_ANSWERS = 4096
 """Of one requester, at once. A call has 32 of them, and those of calls that broke may still be read."""
 
-KEPT_BYTES = 1 << 30
-"""The default limit for all answers that are not fetched yet."""
-
-
 NOTHING = Cut(())
 
 
@@ -57,7 +53,7 @@ class Outbox:
         most_bytes: the limit for all answers together; the latest is kept in any case.
     """
 
-    def __init__(self, release: Callable[[Reply], None], most_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, release: Callable[[Reply], None], most_bytes: int) -> None:
         self._release = release
         self._most_bytes = most_bytes
         self._lock = threading.Lock()

@@ -44,8 +44,6 @@ from redoxfs.telemetry import as_json
 REPORT_S = 5.0
 """Between two reports of missing nodes."""
 
-SILENCE_S = 5.0
-
 FAREWELL_S = 0.3
 """The time for the last reply to be sent."""
 
@@ -113,12 +111,12 @@ class Peers:
         laps: LapService,
         *,
         timeout_s: float,
-        silence_s: float = SILENCE_S,
+        silence_s: float,
         max_answer_bytes: int,
+        bounds: Bounds,
         max_turns_bytes: int = 0,
         start_point: str = ANEW,
         lap_lineage: str = "",
-        bounds: Bounds | None = None,
         renews: bool = False,
         before: Place | None = None,
         listen: str | None = None,

@@ -22,7 +22,7 @@ from redoxfs.peers.bounds import SIGNED, Bounds, check_below
 from redoxfs.peers.bridge import Bridge, ClosedError, keep, keep_error
 from redoxfs.peers.channel import SERVER_OPTIONS, Transport, one_line
 from redoxfs.peers.fields import split_payload, with_payload
-from redoxfs.peers.outgoing import KEPT_BYTES, CrowdedError, Outbox, Outgoing
+from redoxfs.peers.outgoing import CrowdedError, Outbox, Outgoing
 from redoxfs.peers.parts import PART_BYTES, Cut
 from redoxfs.peers.service import PeerService, Reply
 from redoxfs.peers.traces import TraceAssembly
@@ -78,8 +78,8 @@ class Server:
         meet: Callable[[pb.HelloRequest], pb.HelloReply],
         spawn: Callable[..., None],
         threads: int,
-        bounds: Bounds | None = None,
-        kept_bytes: int = KEPT_BYTES,
+        bounds: Bounds,
+        kept_bytes: int,
     ) -> None:
         self._service = service
         self._bridge = bridge
@@ -93,7 +93,7 @@ class Server:
         self._threads = threads
         self._bounds = bounds
         self._transport: Transport
-        self._traces = TraceAssembly(None if bounds is None else bounds.samples)
+        self._traces = TraceAssembly(bounds.samples)
         # Files of more than one part, by the node that fetches them.
         self._turns_of: dict[int, bytes] = {}
         self._health = health.HealthServicer()
@@ -123,12 +123,12 @@ class Server:
             "Reread": self._reread,
         }
         handlers: dict[str, Any] = {
-            name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()
+            name: grpc.unary_unary_rpc_method_handler(partial(_valid, method)) for name, method in methods.items()
         }
         handlers["Ask"] = grpc.stream_stream_rpc_method_handler(self._ask)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         # Only Check: a Watch would occupy one of the calls for as long as its caller likes.
-        check: dict[str, Any] = {"Check": grpc.unary_unary_rpc_method_handler(self._check_health)}
+        check: dict[str, Any] = {"Check": grpc.unary_unary_rpc_method_handler(partial(_valid, self._check_health))}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(HEALTH_SERVICE, check),))
         self.set_health(ready=False)
         try:
@@ -167,13 +167,10 @@ class Server:
                 # The pool stays: gRPC would still submit calls to it.
                 log.warning("calls of other nodes did not end within %g s", STOP_S)
 
-    # Called by gRPC's threads
+    # Called by gRPC's threads. ValueError: see `_valid`
 
     def _hello(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        try:
-            request = parse(pb.HelloRequest, data)
-        except ValueError as error:
-            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        request = parse(pb.HelloRequest, data)
         self._check_name(request.caller.node, context)
         return self._in_node(context, self._meet, request).SerializeToString()
 
@@ -193,13 +190,20 @@ class Server:
         except ValueError as error:
             _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         self.outbox.settle(message.requester, message.acked_below)
+        what = f"message {message.number} of node {message.requester}"
+        keys = message.requester, message.number
+        return self._taken(context, self.outbox, keys, what, self._service.handle, message)
+
+    def _taken(
+        self, context: grpc.ServicerContext, outbox: Outbox, keys: tuple[int, int], what: str, act: Act[T], asked: T
+    ) -> Outgoing:
+        """The answer by ``keys`` in ``outbox``. Unless it was asked for before, ``act(asked)`` prepares it."""
         try:
-            answer, is_new = self.outbox.take(message.requester, message.number, self._bridge.promise)
+            answer, is_new = outbox.take(*keys, self._bridge.promise)
         except CrowdedError as error:
             _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         if is_new:
-            act, what = self._service.handle, f"message {message.number} of node {message.requester}"
-            self._bridge.post(self._prepare, self.outbox, answer, what, act, message)
+            self._bridge.post(self._prepare, outbox, answer, what, act, asked)
         return answer
 
     def _reply(self, answer: Outgoing, context: grpc.ServicerContext) -> bytes:
@@ -214,35 +218,23 @@ class Server:
         return _bytes_of(self.outbox, answer, 0, answer.head)
 
     def _reread(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        try:
-            request = parse(pb.RereadRequest, data)
-            self._admit(request.caller, context)
-            if self._bounds is not None:
-                self._bounds.check_reread(request.sample, self._node)
-        except ValueError as error:
-            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        request = parse(pb.RereadRequest, data)
+        self._admit(request.caller, context)
+        self._bounds.check_reread(request.sample, self._node)
         requester, sample, part = request.caller.node, request.sample, request.part
         rereads = self._rereads
         if part:
             return self._part_of(context, rereads, requester, sample, part)
+        what = f"a request of node {requester} for sample {sample} again"
+        answer = self._taken(context, rereads, (requester, sample), what, self._service.reread, sample)
         try:
-            answer, is_new = rereads.take(requester, sample, self._bridge.promise)
-        except CrowdedError as error:
-            _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-        try:
-            if is_new:
-                act, what = self._service.reread, f"a request of node {requester} for sample {sample} again"
-                self._bridge.post(self._prepare, rereads, answer, what, act, sample)
             self._result(context, answer)
             return _bytes_of(rereads, answer, 0, answer.head)
         finally:
             rereads.leave(answer)
 
     def _part(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        try:
-            request = parse(pb.PartRequest, data)
-        except ValueError as error:
-            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        request = parse(pb.PartRequest, data)
         self._admit(request.caller, context)
         return self._part_of(context, self.outbox, request.caller.node, request.number, request.part)
 
@@ -258,27 +250,21 @@ class Server:
             outbox.leave(answer)
 
     def _follow(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        try:
-            head, payload = split_payload(data)
-            request = parse(pb.FollowRequest, head)
-            self._admit(request.caller, context)
-            requester = request.caller.node
-            check_below(SIGNED, epoch=request.epoch, serial=request.serial)
-            received, order = self._traces.take(requester, request.serial, request.total_bytes, request.offset, payload)
-        except ValueError as error:
-            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        head, payload = split_payload(data)
+        request = parse(pb.FollowRequest, head)
+        self._admit(request.caller, context)
+        requester = request.caller.node
+        check_below(SIGNED, epoch=request.epoch, serial=request.serial)
+        received, order = self._traces.take(requester, request.serial, request.total_bytes, request.offset, payload)
         if order is not None:
             self._in_node(context, self._service.follow, requester, request.epoch, order)
         return pb.FollowReply(received_bytes=received).SerializeToString()
 
     def _turns(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        try:
-            request = parse(pb.TurnsRequest, data)
-            # The file that this node starts from is available before the nodes have started.
-            (self._admit if request.now else self._admit_before_all)(request.caller, context)
-            check_below(SIGNED, offset=request.offset)
-        except ValueError as error:
-            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        request = parse(pb.TurnsRequest, data)
+        # The file that this node starts from is available before the nodes have started.
+        (self._admit if request.now else self._admit_before_all)(request.caller, context)
+        check_below(SIGNED, offset=request.offset)
         requester = request.caller.node
         if request.offset:
             turns = self._turns_of.get(requester, b"")
@@ -292,10 +278,7 @@ class Server:
         return with_payload(head, (memoryview(turns)[request.offset : after],))
 
     def _check_health(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        try:
-            request = parse(health_pb2.HealthCheckRequest, data)
-        except ValueError as error:
-            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        request = parse(health_pb2.HealthCheckRequest, data)
         reply: bytes = self._health.Check(request, context).SerializeToString()
         return reply
 
@@ -414,6 +397,14 @@ def _left_s(context: grpc.ServicerContext) -> float:
 def _refusal(answer: Outgoing, code: grpc.StatusCode, why: str) -> bytes:
     number, _ = code.value
     return refused_head(answer.number, number, why)
+
+
+def _valid(act: Callable[[bytes, grpc.ServicerContext], bytes], data: bytes, context: grpc.ServicerContext) -> bytes:
+    """Answer a call by ``act``, which raises ValueError if ``data`` is no valid message."""
+    try:
+        return act(data, context)
+    except ValueError as error:
+        _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
 
 def _refuse(context: grpc.ServicerContext, code: grpc.StatusCode, why: str) -> NoReturn:

@@ -16,8 +16,8 @@ TRACE_LIMIT_BYTES = 4 << 30
 
 MOST_TIMES = 16
 FEWEST_BYTES = 4 << 20
-"""Limits where the number of samples is known: requests of a node for each sample in an epoch, and the size of a trace
-that is allowed in any case (a million requests). A sampler may draw with replacement, or repeat samples."""
+"""Requests of a node for each sample in an epoch, and the size of a trace that is allowed in any case (a million
+requests). A sampler may draw with replacement, or repeat samples."""
 
 
 class _Trace:
@@ -41,17 +41,11 @@ class Trace:
 
 
 class TraceAssembly:
-    """One trace at a time of each requester. Used by any thread.
+    """One trace at a time of each requester, of so many ``samples``. Used by any thread."""
 
-    Args:
-        samples: the number of samples, where it is known.
-    """
-
-    def __init__(self, samples: int | None = None) -> None:
+    def __init__(self, samples: int) -> None:
         self._samples = samples
-        self._most_bytes = TRACE_LIMIT_BYTES
-        if samples is not None:
-            self._most_bytes = min(TRACE_LIMIT_BYTES, max(FEWEST_BYTES, 4 * MOST_TIMES * samples))
+        self._most_bytes = min(TRACE_LIMIT_BYTES, max(FEWEST_BYTES, 4 * MOST_TIMES * samples))
         self._lock = threading.Lock()
         self._of: dict[int, _Trace] = {}
 
@@ -86,7 +80,7 @@ class TraceAssembly:
             return total_bytes, order
 
     def _check(self, payload: memoryview) -> None:
-        if self._samples is None or not len(payload):
+        if not len(payload):
             return
         part = np.frombuffer(payload, "<i4")
         first, last = int(part.min()), int(part.max())

@@ -108,7 +108,7 @@ def ask(caller: pb.Caller, message: Message, acked_below: int | None = None) -> 
     return request.SerializeToString()
 
 
-def asked(request: pb.AskRequest, home: int, bounds: Bounds | None = None) -> Message:
+def asked(request: pb.AskRequest, home: int, bounds: Bounds) -> Message:
     """The message in an AskRequest to ``home``. Raises ValueError if it is malformed or out of ``bounds``."""
     requester, number, acked_below = request.caller.node, request.number, request.settled
     check_below(SIGNED, number=number)
@@ -161,13 +161,12 @@ def asked(request: pb.AskRequest, home: int, bounds: Bounds | None = None) -> Me
         )
     else:
         raise ValueError("a message of an unknown kind")
-    if bounds is not None:
-        if not isinstance(message, bounds.kinds):
-            raise ValueError(f"a {type(message).__name__}, which the policy of this job does not know")
-        if isinstance(message, RemoteRead):
-            bounds.check_samples((message.sample, *(hit.sample for hit in message.hits)), home)
-        else:
-            bounds.check_class(message.cls)
+    if type(message) not in bounds.kinds:
+        raise ValueError(f"a {type(message).__name__}, which the policy of this job does not know")
+    if isinstance(message, RemoteRead):
+        bounds.check_samples((message.sample, *(hit.sample for hit in message.hits)), home)
+    else:
+        bounds.check_class(message.cls)
     return message
 
 
@@ -255,7 +254,7 @@ def replied(data: bytes) -> tuple[pb.AskReply, memoryview]:
     return parse(pb.AskReply, head), payload
 
 
-def received(reply: pb.AskReply, message: Message, bounds: Bounds | None = None) -> Received:
+def received(reply: pb.AskReply, message: Message, bounds: Bounds) -> Received:
     """The answer in an AskReply to ``message``. Raises ValueError."""
     header = reply.header
     kind = header.WhichOneof("answer")
@@ -293,10 +292,9 @@ def received(reply: pb.AskReply, message: Message, bounds: Bounds | None = None)
         )
     else:
         raise ValueError(f"a {type(message).__name__} was answered with {kind or 'nothing'}")
-    if bounds is not None:
-        bounds.check_samples(answer.samples, message.home)
-        if isinstance(answer, Given) and isinstance(message, Take):
-            bounds.check_given(message.cls, answer.cls, answer.samples)
+    bounds.check_samples(answer.samples, message.home)
+    if isinstance(answer, Given) and isinstance(message, Take):
+        bounds.check_given(message.cls, answer.cls, answer.samples)
     if len(header.file_counts) != len(answer.samples):
         raise ValueError(f"an answer of {len(answer.samples)} samples with the files of {len(header.file_counts)}")
     return Received(answer, *_announced(header))

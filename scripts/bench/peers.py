@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from redoxfs.chunks.store import FileBytes, Payload, Stamp
-from redoxfs.peers import Identity, Peers, Reply, View
+from redoxfs.peers import Bounds, Identity, Peers, Reply, View
 from redoxfs.protocol import Given, Take
 from redoxfs.protocol.events import Answer, Message
 
@@ -112,7 +112,8 @@ def by_peers(view: View, node: int, fake: Fake, seconds: float, start: Any, stop
     """Run a node until all are done. Returns the bytes that it received."""
 
     async def main() -> None:
-        peers = Peers(view, node, Identity("bench"), fake, fake, timeout_s=PATIENCE_S, max_answer_bytes=1 << 30)
+        limits: dict[str, Any] = {"max_answer_bytes": 1 << 30, "bounds": Bounds(1 << 20, 1)}
+        peers = Peers(view, node, Identity("bench"), fake, fake, timeout_s=PATIENCE_S, silence_s=PATIENCE_S, **limits)
         await peers.start()
         await peers.join(lambda _: None, PATIENCE_S)
         await trio.to_thread.run_sync(start.wait)
