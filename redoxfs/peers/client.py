@@ -8,7 +8,7 @@ import errno
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -339,6 +339,15 @@ class Client:
                 await self._greet()
         await self._pause(attempt)
 
+    async def _retried(self, act: Callable[[], Awaitable[T]]) -> T:
+        """What ``act`` returns, which is called until it does not raise AgainError."""
+        for attempt in count():
+            try:
+                return await act()
+            except AgainError as error:
+                await self._again(attempt, error)
+        raise AssertionError("attempts do not end")
+
     async def _pause(self, attempt: int) -> None:
         """Sleep until the next attempt, at the latest until the peer is reached."""
         doublings = min(attempt, self._pauses, MOST_DOUBLINGS)
@@ -443,13 +452,12 @@ class Client:
         gone: list[GoneError] = []
 
         async def fetch(part: int) -> None:
-            try:
-                await self._fetch_part(incoming.message.number, assembly, part)
-            except GoneError as error:
+            error = await self._retried(partial(self._fetch_part, incoming.message.number, assembly, part))
+            if error is None:
+                self._deliver(incoming, assembly, part)
+            else:
                 gone.append(error)
                 nursery.cancel_scope.cancel()
-            else:
-                self._deliver(incoming, assembly, part)
 
         async with trio.open_nursery() as nursery:
             for part in range(1, assembly.part_count):
@@ -461,21 +469,17 @@ class Client:
         else:
             self._incoming.discard(incoming)
 
-    async def _fetch_part(self, number: int, assembly: Assembly, part: int) -> None:
+    async def _fetch_part(self, number: int, assembly: Assembly, part: int) -> GoneError | None:
         def read(data: bytes) -> None:
             assembly.fill(part, split_payload(data)[1])
 
-        for attempt in count():
-            request = pb.PartRequest(caller=self._caller, number=number, part=part).SerializeToString()
-            try:
-                async with self._parts:
-                    await self._call("Part", request, self._timeout_s, read)
-            except GoneError:
-                raise
-            except AgainError as error:
-                await self._again(attempt, error)
-            else:
-                return
+        request = pb.PartRequest(caller=self._caller, number=number, part=part).SerializeToString()
+        try:
+            async with self._parts:
+                await self._call("Part", request, self._timeout_s, read)
+        except GoneError as error:
+            return error
+        return None
 
     def _deliver(self, incoming: _Incoming, assembly: Assembly, part: int) -> None:
         """``part`` is here: deliver the samples that it completes."""
@@ -562,30 +566,33 @@ class Client:
         self._sending_traces = False
 
     async def _send_trace(self, trace: Trace) -> None:
-        head = pb.FollowRequest(serial=trace.serial, epoch=trace.epoch, total_bytes=len(trace.order))
-        attempt = 0
-        while True:
+        total_bytes = len(trace.order)
+        head = pb.FollowRequest(serial=trace.serial, epoch=trace.epoch, total_bytes=total_bytes)
+
+        async def send_part() -> int:
             head.caller.CopyFrom(self._caller)
             payload = trace.order[head.offset : head.offset + PART_BYTES]
             request = with_payload(head.SerializeToString(), (payload,))
-            try:
-                reply = await self._call("Follow", request, self._timeout_s, partial(parse, pb.FollowReply))
-                if reply.received_bytes == len(trace.order):
-                    return
-                if not head.offset < reply.received_bytes <= len(trace.order):
-                    # The peer was restarted. Or it misbehaves, and must not keep both nodes busy.
-                    head.offset = 0
-                    raise AgainError("no progress")
-                head.offset, attempt = reply.received_bytes, 0
-            except AgainError as error:
-                await self._again(attempt, error)
-                attempt += 1
+            reply = await self._call("Follow", request, self._timeout_s, partial(parse, pb.FollowReply))
+            received_bytes = reply.received_bytes
+            if received_bytes != total_bytes and not head.offset < received_bytes < total_bytes:
+                # The peer was restarted. Or it misbehaves, and must not keep both nodes busy.
+                head.offset = 0
+                raise AgainError("no progress")
+            head.offset = received_bytes
+            return received_bytes
+
+        while await self._retried(send_part) != total_bytes:
+            pass
 
     # How far it is
 
     async def turns(self, *, now: bool, longest_bytes: int) -> bytes:
-        """The file of the peer's turns so far, or of its start. Retries until it is here."""
-        request = pb.TurnsRequest(now=now)
+        """The file of the peer's turns so far, or of its start. Retries from its start, as it may have changed."""
+        return await self._retried(partial(self._turns, now=now, longest_bytes=longest_bytes))
+
+    async def _turns(self, *, now: bool, longest_bytes: int) -> bytes:
+        request = pb.TurnsRequest(caller=self._caller, now=now)
         data = bytearray()
 
         def read(reply: bytes) -> tuple[int, memoryview]:
@@ -597,21 +604,12 @@ class Client:
                 )
             return total_bytes, payload
 
-        for attempt in count():
-            request.caller.CopyFrom(self._caller)
-            try:
-                while True:
-                    total_bytes, payload = await self._call("Turns", request.SerializeToString(), self._timeout_s, read)
-                    data += payload
-                    request.offset = len(data)
-                    if len(data) == total_bytes:
-                        return bytes(data)
-            except AgainError as error:
-                # The file may have changed.
-                data.clear()
-                request.offset = 0
-                await self._again(attempt, error)
-        raise AssertionError("attempts do not end")
+        while True:
+            total_bytes, payload = await self._call("Turns", request.SerializeToString(), self._timeout_s, read)
+            data += payload
+            request.offset = len(data)
+            if len(data) == total_bytes:
+                return bytes(data)
 
     def _become(self, state: str, reason: str) -> None:
         self.reason = reason

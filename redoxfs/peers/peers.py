@@ -372,13 +372,7 @@ class Peers:
             for node, client in self._clients.items()
         }
         sums = ("requests_sent", "retries", "samples_received", "bytes_in", "bytes_out")
-        return {
-            "view": self._view.number,
-            "node": self._node,
-            "nodes": len(self._view.addresses),
-            **{key: sum(peer[key] for peer in peers.values()) for key in sums},
-            "peers": peers,
-        }
+        return {**{key: sum(peer[key] for peer in peers.values()) for key in sums}, "peers": peers}
 
     def close(self) -> None:
         """End all calls of this node and of others, and every thread. Takes some milliseconds."""
