@@ -4,7 +4,6 @@ import json
 import math
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -395,9 +394,9 @@ def test_places_take_little_memory_with_many_samples() -> None:
     assert laps.memory_bytes < 200_000
 
 
-def a_node(note_served: Callable[[Callable[[int], None]], None]) -> Any:
+def a_node() -> Any:
     plan = SimpleNamespace(about={}, nodes=1, policy=SimpleNamespace(chunk_of=lambda sample: sample))
-    return SimpleNamespace(given=0, plan=plan, opens_of_files=[], note_served=note_served, note_asked=lambda _: None)
+    return SimpleNamespace(given=0, plan=plan, opens_of_files=[])
 
 
 def test_a_recorder_looks_for_progress_each_second_also_when_points_are_rare(tmp_path: Path) -> None:
@@ -412,7 +411,7 @@ def test_a_recorder_looks_for_progress_each_second_also_when_points_are_rare(tmp
         looks.append(trio.current_time())
         return stats(len(looks))
 
-    recorder = Recorder(a_node(lambda _: None), catalog, noted)
+    recorder = Recorder(a_node(), catalog, noted)
 
     async def main() -> None:
         recorder.start()
@@ -438,15 +437,14 @@ def test_a_lap_counts_nothing_of_the_split_that_is_read_next(tmp_path: Path) -> 
         catalog = build_catalog(read_tree(fd), classes="dir")
     finally:
         os.close(fd)
-    served = SimpleNamespace(append=None)
-    node = a_node(lambda each: setattr(served, "append", each))
+    node = a_node()
     recorder = Recorder(node, catalog, lambda: stats(node.given))
     recorder.start()
     tree_of = catalog.tree_of_class[catalog.class_of]
     for _ in range(3):
         for tree in catalog.class_trees:
             for sample in np.flatnonzero(tree_of == catalog.class_trees.index(tree)).tolist():
-                served.append(sample)
+                node.note_served(sample)
                 node.given += 1
                 if len(recorder.served) >= recorder.due:
                     recorder.look()

@@ -372,10 +372,10 @@ def test_reserved_samples_stay_within_memory(source: tuple[Catalog, int]) -> Non
 def test_an_open_that_fails_half_way_leaves_nothing_bound(source: tuple[Catalog, int]) -> None:
     async def main() -> None:
         async with running(source, HeldStore()) as node:
-            good, node._kernel = node._kernel, BrokenKernel()
+            good, node.kernel = node.kernel, BrokenKernel()
             with pytest.raises(OSError, match="no memory"):
                 node.open(entries(source)[0], 100)
-            node._kernel = good
+            node.kernel = good
             stats = node.stats()
             assert (stats["bound"], stats["open_files"], stats["errors"]) == (0, 0, 1)
             served = [await whole(node, entry, 200) for entry in entries(source)]

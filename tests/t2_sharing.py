@@ -366,7 +366,7 @@ def test_all_that_waits_for_a_lost_node_is_answered_without_it(tmp_path: Path) -
                 await trio.testing.wait_all_tasks_blocked()
                 # One of those that wait will preempt the reservation. The others need all but one of the samples that
                 # this node has in the next lap.
-                waiting = len(node._pending.undecided)
+                waiting = len(node.pending.undecided)
                 while len(handles) < len(opened) - waiting:
                     await trio.lowlevel.checkpoint()
                 closed = list(handles)[:3]
@@ -399,7 +399,7 @@ def test_an_open_that_waits_for_a_node_as_this_one_ends_counts_in_the_next_proce
             async with trio.open_nursery() as nursery:
                 for sample in np.flatnonzero(member.catalog.class_of == 0):
                     nursery.start_soon(open_one, int(member.catalog.members[member.catalog.member_at[sample]]))
-                await until_in_trio(lambda: opened + len(member.node._pending.undecided) == PER_CLASS)
+                await until_in_trio(lambda: opened + len(member.node.pending.undecided) == PER_CLASS)
                 assert opened < PER_CLASS
                 nursery.cancel_scope.cancel()
             assert (member.node.counters.opens, member.node.counters.errors) == (opened, 0)

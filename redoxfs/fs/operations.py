@@ -210,7 +210,7 @@ class Operations(pyfuse3.Operations):
         if branch is DATA and self._node.is_redirected(entry):
             size, bound = self._node.look(entry)
             return self._redirected(entry, size, bound)
-        state = self._node.exact_state(entry)
+        state = self._node.exact.state(entry)
         attributes = self._entry(branch, entry, state.size, FOREVER_S)
         attributes.st_mtime_ns = state.mtime_ns
         return attributes

@@ -81,8 +81,7 @@ class Recorder:
         """Begin, or continue after a former daemon; before the first request, once the node has recovered."""
         if self._memory_fd is not None:
             self._history = History(_mapped(self._memory_fd))
-        self._node.note_served(self.served.append)
-        self._node.note_asked(self._asked.append)
+        self._node.note_served, self._node.note_asked = self.served.append, self._asked.append
         self._follow()
         self._history.add(self._stats())
 

@@ -185,7 +185,7 @@ class Requests:
         recorder: Recorder | None = None,
     ) -> None:
         self._node = node
-        node.choose_pages(page_cache)
+        node.pages = page_cache
         self._done = (OpenTimes() if times is None else times).opens.done
         self._access_log = access_log
         self._session = session

@@ -8,8 +8,6 @@ without yielding to the event loop.
 Where the samples lie at several nodes, the policy may leave a turn to another node. The open or stat then waits until
 `node.cluster` brings the answer (`pending`).
 
-The plan in force, and with it the policy, has one owner: `Node.plan`. `renew` replaces it.
-
 The filesystem above calls this with entries of the tree; it knows nothing of samples. Errors are raised as OSError,
 or `trio.TooSlowError` (deadline).
 """
@@ -76,7 +74,6 @@ from redoxfs.protocol import (
     Answer,
     Binding,
     Closed,
-    Delivered,
     DrawnBinding,
     Message,
     Opened,
@@ -156,6 +153,20 @@ class Node:
         journal: where decisions are kept for the process after this one (`recover`); with `expect` for opens whose
             bytes are on their way.
         recent: the last turns; None: they end with this process.
+
+    ``plan``        the one in force; only `renew` and `go_on` replace it
+    ``is_frozen``   see `freeze`
+    ``blocks``      the last blocks of samplers
+    ``ranks``       the ranks that told of an epoch
+
+    Set before any request, if at all:
+
+    ``flush``       sends the messages in the policy's outbox
+    ``pages``       chooses which opens may use the kernel's pages; without it, all may
+    ``note_served`` called with the served sample at each turn; ``note_asked``: with the path of each open that has one
+    ``watch_turn``  likewise, on several nodes: with the requested sample
+    ``posts``       what other nodes send
+    ``place``       returns this node's place among the nodes of its job, as JSON, for a checkpoint
     """
 
     def __init__(
@@ -170,7 +181,7 @@ class Node:
         journal: Journal | None = None,
         recent: RecentTurns | None = None,
     ) -> None:
-        self._catalog = catalog
+        self.catalog = catalog
         self.recent = RecentTurns() if recent is None else recent
         # The thread whose turn is being decided; and by undecided path, the one that waits for it.
         self._reader = 0
@@ -179,11 +190,10 @@ class Node:
         # A memoryview gives plain ints at a third of numpy's price.
         self._sample_of: memoryview[int] = catalog.sample_of.data
         self._member_of: memoryview[int] = catalog.member_of.data
-        self._kernel = kernel
-        self._pages: Pages | None = None
+        self.kernel = kernel
         self._journal = journal
-        self._frozen = False
-        self._plan = plan
+        self.is_frozen = False
+        self.plan = plan
         if plan.passing is not None:
             memory = self.recent.beyond(plan.passing.passes_bytes())
             if memory is not None:
@@ -210,50 +220,40 @@ class Node:
             store,
             self.memory,
             self.counters,
-            plan=lambda: self._plan,
+            plan=lambda: self.plan,
             changed=self._changed,
             permissions=self.permissions,
         )
-        self._pending = PendingTurns(
-            self.binding, self.memory, plan=lambda: self._plan, give=self._give, unload=self._unload
+        self.pending = PendingTurns(
+            self.binding, self.memory, plan=lambda: self.plan, give=self._give, unload=self._unload
         )
-        self._callers = callers or Callers()
+        self.callers = callers or Callers()
         # Files with sizes that the kernel keeps from before the present programs that copy.
         self._kept_sizes: list[int] = []
-        self._callers.watch_copying(self._copying_changed)
-        self.copying: Mapping[int, str] = self._callers.copying
+        self.callers.watch_copying(self._copying_changed)
+        self.copying: Mapping[int, str] = self.callers.copying
         self._failures = failures()
         self._opens = Waits(timeout_s)
         self._reads = Waits(timeout_s)
-        self._exact = ExactFiles(catalog.tree, store, self._opens, self._reads, self.permissions)
+        self.exact = ExactFiles(catalog.tree, store, self._opens, self._reads, self.permissions)
         self._rereads = trio.CapacityLimiter(WAITING_READS)
-        self._files = OpenFiles()
+        self.files = OpenFiles()
         # By the time they began, as all have one timeout.
         self._expected: OrderedDict[ExpectedOpen, tuple[float, Callable[[OpenFile | Exception], None]]] = OrderedDict()
-        self._flush: Callable[[], None] | None = None
-        # What other nodes send, where there are any.
+        self.flush: Callable[[], None] | None = None
+        self.pages: Pages | None = None
         self.posts: Posts | None = None
-        self._note_served: Callable[[int], None] = deque[int](maxlen=0).append
-        self._note_asked: Callable[[int], None] = deque[int](maxlen=0).append
-        self._watcher: Callable[[int], None] | None = None
+        self.place: Callable[[], Mapping[str, Any]] | None = None
+        self.note_served: Callable[[int], None] = deque[int](maxlen=0).append
+        self.note_asked: Callable[[int], None] = deque[int](maxlen=0).append
+        self.watch_turn: Callable[[int], None] | None = None
         # How often the first files of samples were opened, the second ones, and so on; empty if samples are of one
         # file, or if nothing is redirected but for a sampler.
         files = int(np.diff(catalog.member_at).max(initial=0))
         self.opens_of_files = [0] * files if files > 1 and catalog.verdict.mode != "sampler" else []
-        self._succession = Succession(
-            catalog=catalog,
-            plan=lambda: self._plan,
-            kernel=kernel,
-            binding=self.binding,
-            memory=self.memory,
-            supply=self.supply,
-            exact=self._exact,
-            callers=self._callers,
-            pending=self._pending,
-            files=self._files,
-            expected=self._expected_by_request,
-            closed=self._closed,
-        )
+        self.blocks = Blocks()
+        self.ranks: Ranks = {}
+        self._succession = Succession(self)
         if journal is not None:
             journal.attach(self._succession.state)
 
@@ -268,10 +268,10 @@ class Node:
         """End the reading threads and close open files."""
         self.supply.stop()
         self._failures.tell_left_out()
-        for file in self._files.values():
+        for file in self.files.values():
             if isinstance(file, ExactFile):
-                self._exact.close(file)
-        self._files.clear()
+                self.exact.close(file)
+        self.files.clear()
 
     def is_redirected(self, entry: int) -> bool:
         return self._sample_of[entry] >= 0
@@ -304,7 +304,7 @@ class Node:
             if self._succession.unpin(journal.request):
                 keep_pages = False
         try:
-            if self._plan.sharing is not None:
+            if self.plan.sharing is not None:
                 undecided = self._ask_for(path, opened)
                 if undecided is not None:
                     request = 0
@@ -345,10 +345,10 @@ class Node:
 
     def _take_turn(self, path: int, turn: Served) -> Content | None:
         sample = turn.sample
-        self._note_asked(path)
-        self._note_served(sample)
-        self.recent.note(sample, self._plan.policy.lap_of(sample), self._reader)
-        self._kernel.turned(self.supply.files_of(path))
+        self.note_asked(path)
+        self.note_served(sample)
+        self.recent.note(sample, self.plan.policy.lap_of(sample), self._reader)
+        self.kernel.turned(self.supply.files_of(path))
         self.counters.reservations_taken += turn.preempted
         return self.supply.take_turn(path, turn)
 
@@ -363,8 +363,8 @@ class Node:
         if self._journal is not None:
             self._journal.note(DRAWN, 0, 0, 0, sample, sample, token, number)
         self.blocks.add(token, number, sample)
-        self._note_served(sample)
-        self.recent.note(sample, self._plan.policy.lap_of(sample), 0)
+        self.note_served(sample)
+        self.recent.note(sample, self.plan.policy.lap_of(sample), 0)
         self.supply.take_turn(sample, turn)
         if not self.binding.is_bound(sample):
             self.memory.rest(sample)
@@ -372,22 +372,12 @@ class Node:
 
     def skip_lap(self, classes: Sequence[int], lap: int) -> None:
         """What is left of a lap of ``classes`` has no turn: samplers begin the next."""
-        policy = self._plan.policy
+        policy = self.plan.policy
         assert isinstance(policy, PoolPolicy)
         for cls in classes:
             self.void(policy.skip(cls, lap + 1), ())
         # It has no entry in the journal.
         self.checkpoint()
-
-    @property
-    def blocks(self) -> Blocks:
-        """The last blocks of samplers."""
-        return self._succession.blocks
-
-    @property
-    def ranks(self) -> Ranks:
-        """The ranks that told of an epoch."""
-        return self._succession.ranks
 
     def _give(self, path: int, turn: Served) -> None:
         """As `_take_turn`. Bytes that the slots have dropped are read again."""
@@ -462,7 +452,7 @@ class Node:
         opened.outcome = expected.outcome
         return opened
 
-    def _expected_by_request(self) -> Iterator[tuple[int, Unanswered]]:
+    def expected_by_request(self) -> Iterator[tuple[int, Unanswered]]:
         for expected in self._expected:
             entry = expected.entry
             yield expected.request, Unanswered(self._sample_of[entry], self._member_of[entry], expected.thread)
@@ -473,39 +463,19 @@ class Node:
 
     # Other nodes, and other plans
 
-    def attach(self, flush: Callable[[], None]) -> None:
-        """``flush`` sends the messages in the policy's outbox; before any request."""
-        self._flush = flush
-
-    def choose_pages(self, pages: Pages) -> None:
-        """``pages`` chooses which opens may use the kernel's pages; before any request. Without it, all may."""
-        self._pages = pages
-
-    def watch_turns(self, watcher: Callable[[int], None]) -> None:
-        """``watcher`` is called with the requested sample at each turn; before any request."""
-        self._watcher = watcher
-
-    def note_served(self, note: Callable[[int], None]) -> None:
-        """``note`` is called with the served sample at each turn; before any request."""
-        self._note_served = note
-
-    def note_asked(self, note: Callable[[int], None]) -> None:
-        """``note`` is called with the path of each open that has a turn; before any request."""
-        self._note_asked = note
-
     def renew(self, plan: Plan) -> None:
         """Replace the plan; the new one has its own laps. Open files stay as they are; opens that wait ask again."""
         self._replace(plan)
         self.checkpoint()
 
     def _replace(self, plan: Plan) -> None:
-        if plan is not self._plan and plan.passing is not None:
+        if plan is not self.plan and plan.passing is not None:
             memory = self.recent.beyond(plan.passing.passes_bytes())
             if memory is not None:
                 # What is there is of the plan before, or of one before that.
                 memory[:8] = bytes(8)
                 plan.passing.keep_passes_in(memory)
-        self._plan = plan
+        self.plan = plan
         self._lowest = None
         # Their epoch ends with the laps.
         self.ranks.clear()
@@ -518,46 +488,41 @@ class Node:
             most_lent_bytes=plan.lendable_bytes,
         )
         self.supply.cancel_unwanted()
-        self._pending.ask_again()
+        self.pending.ask_again()
         # The old plan may be large and part of a cycle, and nothing else collects old objects (`fs.serve`).
         gc.collect()
 
     @property
-    def plan(self) -> Plan:
-        """The plan in force."""
-        return self._plan
-
-    @property
     def share(self) -> Share:
         """This node among those that share the dataset; there are others."""
-        assert self._plan.sharing is not None
-        return self._plan.sharing.share
+        assert self.plan.sharing is not None
+        return self.plan.sharing.share
 
     @property
     def shared_policy(self) -> SharedServingPolicy:
         """The policy in force; there are other nodes."""
-        assert self._plan.sharing is not None
-        return self._plan.sharing.policy
+        assert self.plan.sharing is not None
+        return self.plan.sharing.policy
 
     @property
     def given(self) -> int:
         """The number of turns that this node has given since the first lap began."""
-        return self._plan.policy.given
+        return self.plan.policy.given
 
     def turns(self) -> Turns:
         """How far the laps are, by the turns of this node."""
-        return self._plan.policy.turns()
+        return self.plan.policy.turns()
 
     def kept_turns(self, *, whole: bool) -> Turns:
         """`turns`, with the passes of a node that keeps them: see `PoolPolicy.kept_turns`."""
-        passing = self._plan.passing
+        passing = self.plan.passing
         return self.turns() if passing is None else passing.kept_turns(whole=whole)
 
     def restore(self, turns: Turns) -> None:
         """Continue from ``turns``, as the only node. Raises ValueError, and changes nothing, if that is impossible."""
-        self._plan.policy.restore(turns)
+        self.plan.policy.restore(turns)
         # The same plan, but its policy has nothing in memory now.
-        self.go_on(self._plan)
+        self.go_on(self.plan)
 
     def go_on(self, plan: Plan) -> None:
         """Replace the plan, by one whose laps continue from a state; it may be the same plan.
@@ -567,17 +532,17 @@ class Node:
         self._replace(plan)
         for path in self.binding.let_go():
             self.memory.release(path)
-        self._kernel.unhold(ALL_THREADS)
+        self.kernel.unhold(ALL_THREADS)
         self.checkpoint()
 
     def end_holds(self, of: Callable[[int], bool], tree: int | None) -> None:
         """End the holds of the threads that ``of`` takes, on the paths of a tree or of all: an epoch begins. It has no
         entry in the journal."""
-        tree_of, class_of = self._catalog.tree_of_class, self._catalog.class_of
+        tree_of, class_of = self.catalog.tree_of_class, self.catalog.class_of
         for thread in [*filter(of, self.binding.holders)]:
             for path in self.binding.end_holds(thread, lambda path: tree in (None, tree_of[class_of[path]])):
                 self.memory.release(path)
-            self._kernel.unhold(thread)
+            self.kernel.unhold(thread)
 
     def void(self, unloaded: Sequence[int], revoked: Sequence[int]) -> None:
         """The policy has dropped ``unloaded`` without serving them, and ended the reservations of ``revoked``."""
@@ -610,66 +575,59 @@ class Node:
         if self._journal is not None:
             self._journal.event(RECEIVED, packed((numbers_of(answer),), self.shared_policy.chosen))
 
-    def delivered(self, delivered: Sequence[Delivered]) -> None:
-        """Requests that waited for other nodes are answered."""
-        self._pending.delivered(delivered)
-
     def _ask_for(self, path: int, opened: Opened) -> Undecided | None:
         """After an open on several nodes: send messages. Returns what to wait for if the path is undecided."""
         if isinstance(opened.turn, Pending):
             self._readers[path] = self._reader
-            self._pending.leave_undecided(path, opened.turn.ticket)
-        if opened.turn is not None and self._watcher is not None:
-            self._watcher(path)
-        assert self._flush is not None
-        self._flush()
+            self.pending.leave_undecided(path, opened.turn.ticket)
+        if opened.turn is not None and self.watch_turn is not None:
+            self.watch_turn(path)
+        assert self.flush is not None
+        self.flush()
         if opened.sample != UNDECIDED:
             return None
         self.counters.joined += opened.turn is None
         for gone in opened.released:
             self.memory.release(gone)
-        return self._pending.undecided[path]
+        return self.pending.undecided[path]
 
     async def _open_undecided(
         self, entry: int, thread: int, undecided: Undecided, *, keep_pages: bool, request: int
     ) -> OpenFile:
+        path, file = undecided.path, self._member_of[entry]
         try:
-            return await self._open_decided(entry, thread, undecided, keep_pages=keep_pages)
+            try:
+                with self._opens.one(self._peer_timeout_s):
+                    await undecided.over.wait()
+            except trio.TooSlowError as error:
+                if not undecided.over.is_set() and not self._decide_alone(undecided):
+                    self._failed(path, thread, entry, path, OSError(errno.EIO, NO_ANSWER))
+                    raise OSError(errno.EIO, NO_ANSWER) from error
+            except BaseException as error:
+                self._failed(path, thread, entry, path, error)
+                raise
+            content = self.memory.claimed(path)
+            if content is None or (content.arrived and content.stamps[file] is None):
+                content = self.supply.read_again(path, self.binding.present_answer(path))
+            if content.arrived:
+                opened = self._opened(path, file, thread, content, keep_pages=keep_pages)
+                opened.outcome = Outcome.REMOTE
+                return opened
+            return await ExpectedOpen(self, entry, thread, content, keep_pages, outcome=Outcome.REMOTE)
         finally:
             # In the same turn the request loop answers it.
             self._succession.undecided.pop(request, None)
 
-    async def _open_decided(self, entry: int, thread: int, undecided: Undecided, *, keep_pages: bool) -> OpenFile:
-        path, file = undecided.path, self._member_of[entry]
-        try:
-            with self._opens.one(self._peer_timeout_s):
-                await undecided.over.wait()
-        except trio.TooSlowError as error:
-            if not undecided.over.is_set() and not self._decide_alone(undecided):
-                self._failed(path, thread, entry, path, OSError(errno.EIO, NO_ANSWER))
-                raise OSError(errno.EIO, NO_ANSWER) from error
-        except BaseException as error:
-            self._failed(path, thread, entry, path, error)
-            raise
-        content = self.memory.claimed(path)
-        if content is None or (content.arrived and content.stamps[file] is None):
-            content = self.supply.read_again(path, self.binding.present_answer(path))
-        if content.arrived:
-            opened = self._opened(path, file, thread, content, keep_pages=keep_pages)
-            opened.outcome = Outcome.REMOTE
-            return opened
-        return await ExpectedOpen(self, entry, thread, content, keep_pages, outcome=Outcome.REMOTE)
-
     def _decide_alone(self, undecided: Undecided) -> bool:
-        decided = self._pending.decide_alone(undecided)
+        decided = self.pending.decide_alone(undecided)
         self.counters.degraded += decided
-        if decided and self._journal is not None and not self._frozen:
+        if decided and self._journal is not None and not self.is_frozen:
             self._journal.note(ALONE, 0, 0, 0, undecided.path, NO_SAMPLE, 0, 0)
         return decided
 
     @property
     def _peer_timeout_s(self) -> float:
-        sharing = self._plan.sharing
+        sharing = self.plan.sharing
         return self._timeout_s if sharing is None else sharing.timeout_s
 
     def _opened(self, path: int, file: int, thread: int, content: Content, *, keep_pages: bool) -> OpenFile:
@@ -687,18 +645,18 @@ class Node:
             for number, entry in enumerate(self.supply.files_of(path)):
                 other = content.stamps[number]
                 if number != file and other is not None:
-                    self._kernel.bind(entry, other.size)
+                    self.kernel.bind(entry, other.size)
         data = got.data if isinstance(got, FileBytes) else None
         if data is not None and not isinstance(data, Buffer):
             # A store in Python or another node's message brought it.
             data = Buffer(data)
-        shares_pages = self._pages is None or self._pages.shares(stamp.size, differs=bool(self.copying))
-        handle = self._files.keep(Handle(path, file, content, thread, not shares_pages))
+        shares_pages = self.pages is None or self.pages.shares(stamp.size, differs=bool(self.copying))
+        handle = self.files.keep(Handle(path, file, content, thread, not shares_pages))
         return OpenFile(handle, data, stamp.size, keep_pages, shares_pages, sample=content.sample)
 
     def _shed(self, path: int) -> None:
         for entry in self.supply.files_of(path):
-            self._kernel.shed(entry)
+            self.kernel.shed(entry)
 
     def stat(self, entry: int, thread: int) -> tuple[int, bool] | Coroutine[Any, Any, tuple[int, bool]]:
         """The size in bytes that ``thread`` would read from a file, and whether the kernel may cache it.
@@ -707,7 +665,7 @@ class Node:
         """
         path, file = self._sample_of[entry], self._member_of[entry]
         if path < 0:
-            return self._exact.state(entry).size, True
+            return self.exact.state(entry).size, True
         stamp = self._bound_stamp(path, file)
         if stamp is not None and self.binding.holds(thread, path):
             # A reader stats the file that it has just opened: the answer is known.
@@ -715,25 +673,25 @@ class Node:
         heard_s = self._meet(thread, path, opens=False)
         if thread in self.copying:
             return self._stat_copied(entry, path)
-        undecided = self._pending.undecided.get(path)
+        undecided = self.pending.undecided.get(path)
         if undecided is not None:
             return self._stat_late(entry, thread, undecided.over)
-        former = self._pending.former_promise(path, thread)
+        former = self.pending.former_promise(path, thread)
         if former is not None:
             return self._stat_promised(entry, *former)
         result = self.binding.stat(path, file, thread)
         if self._journal is not None:
             sample = NO_SAMPLE if result.sample is None else result.sample
             self._journal.note(STAT, file, result.reserved, thread, path, sample, 0, int(heard_s * 1e9))
-        if self._flush is not None:
-            self._flush()
+        if self.flush is not None:
+            self.flush()
         for sample in result.unloaded:
             self._unload(sample)
         if result.pending is not None:
-            promise = self._pending.promise(path, thread, result.pending.ticket)
+            promise = self.pending.promise(path, thread, result.pending.ticket)
             return self._stat_promised(entry, result.pending.ticket, promise)
         if result.reserved and result.sample is not None:
-            sharing = self._plan.sharing
+            sharing = self.plan.sharing
             remote = sharing is not None and sharing.policy.is_taken(result.sample)
             self.memory.reserve(result.sample, remote=remote)
         if stamp is not None:
@@ -744,10 +702,10 @@ class Node:
         try:
             return await self._stat_late(entry, promise.thread, promise.over)
         finally:
-            self._withdrawn(ticket, was_waiting=self._pending.withdraw(ticket, promise))
+            self._withdrawn(ticket, was_waiting=self.pending.withdraw(ticket, promise))
 
     def _withdrawn(self, ticket: int, *, was_waiting: bool) -> None:
-        if was_waiting and self._journal is not None and not self._frozen:
+        if was_waiting and self._journal is not None and not self.is_frozen:
             self._journal.note(WITHDRAWN, 0, 0, 0, 0, NO_SAMPLE, 0, ticket)
 
     async def _stat_late(self, entry: int, thread: int, over: trio.Event) -> tuple[int, bool]:
@@ -757,7 +715,7 @@ class Node:
                 await over.wait()
         except trio.TooSlowError:
             return self.supply.size(entry), False
-        if self._frozen:
+        if self.is_frozen:
             # Until this is cancelled: the next process answers.
             await trio.sleep_forever()
         result = self.stat(entry, thread)
@@ -767,7 +725,7 @@ class Node:
         """A reservation was undone, and the policy has no room for the bytes of its sample. Its turn is still to come:
         they stay if they cannot be read here."""
         remote = self.memory.is_remote(sample)
-        if not remote or self._plan.owner(sample) is None:
+        if not remote or self.plan.owner(sample) is None:
             self.memory.forget(sample, remote=remote)
 
     def look(self, entry: int) -> tuple[int, bool]:
@@ -777,9 +735,9 @@ class Node:
 
     def read(self, handle: int, offset: int, size: int) -> bytes | memoryview | Coroutine[Any, Any, bytes | memoryview]:
         """At most ``size`` bytes from ``offset`` of an open file, or a coroutine that returns them."""
-        opened = self._files[handle]
+        opened = self.files[handle]
         if isinstance(opened, ExactFile):
-            return self._read_late(opened, self._exact.read(opened, offset, size))
+            return self._read_late(opened, self.exact.read(opened, offset, size))
         file = opened.content.files[opened.file]
         if not isinstance(file, FileBytes):
             return self._read_late(opened, self._read_by_position(opened, offset, size))
@@ -802,15 +760,15 @@ class Node:
         return data
 
     def close(self, handle: int) -> None:
-        opened = self._files.close(handle)
+        opened = self.files.close(handle)
         if opened is None:
             return
         if isinstance(opened, ExactFile):
-            if self._exact.close(opened):
+            if self.exact.close(opened):
                 self._exact_changed(opened.entry)
-                self._ask(opened.entry, not self._exact.is_as_scanned(opened.entry))
+                self._ask(opened.entry, not self.exact.is_as_scanned(opened.entry))
         else:
-            self._closed(opened.path, self.binding.close(opened.path))
+            self.closed(opened.path, self.binding.close(opened.path))
 
     def served(self, entry: int) -> bytes:
         """The path, relative to the source, of the file whose bytes ``entry`` last served; empty before."""
@@ -834,7 +792,7 @@ class Node:
         ``branch``: where in the mount. ``bypasses``: its reads do not use the kernel's pages.
         """
         try:
-            file, keep_pages = await self._exact.open(entry, branch, bypasses=bypasses)
+            file, keep_pages = await self.exact.open(entry, branch, bypasses=bypasses)
         except Exception as error:
             self.counters.opens += 1
             self.counters.errors += 1
@@ -843,20 +801,20 @@ class Node:
         self.counters.opens += 1
         self.counters.exact += 1
         shares_pages = file.shares_pages and not bypasses
-        if shares_pages and self._pages is not None and not self._pages.shares(-1, differs=bool(self.copying)):
+        if shares_pages and self.pages is not None and not self.pages.shares(-1, differs=bool(self.copying)):
             shares_pages = False
             file = file._replace(bypasses=True)
-        handle = self._files.keep(file)
+        handle = self.files.keep(file)
         if not keep_pages:
             self._exact_changed(entry)
-            self._ask(entry, not self._exact.is_as_scanned(entry))
+            self._ask(entry, not self.exact.is_as_scanned(entry))
         if self._journal is not None:
             self._journal.stamp(entry, file.file.stamp)
         return OpenFile(handle, None, -1, keep_pages or bypasses, shares_pages, Outcome.DIRECT)
 
     def _exact_changed(self, entry: int) -> None:
         """Its attributes in the kernel are not those of the file itself any more."""
-        self._kernel.changed(entry, redirected=self.is_redirected(entry))
+        self.kernel.changed(entry, redirected=self.is_redirected(entry))
 
     # Programs that are not the job
 
@@ -877,10 +835,10 @@ class Node:
 
         def is_void() -> bool:
             # The kernel has one size for all programs. One that is void when it arrives is passed on, and not kept.
-            return self._void_sizes() and (not self.binding.is_bound(path) or self._kernel.void_size(entry, SETTLES_S))
+            return self._void_sizes() and (not self.binding.is_bound(path) or self.kernel.void_size(entry, SETTLES_S))
 
         def known() -> tuple[int, bool]:
-            return self._exact.state(entry).size if self._exact.is_open(entry) else self.supply.size(entry), False
+            return self.exact.state(entry).size if self.exact.is_open(entry) else self.supply.size(entry), False
 
         async def late() -> tuple[int, bool]:
             await self._settle(is_void)
@@ -897,58 +855,53 @@ class Node:
     def _void_sizes(self) -> bool:
         """Make void what the kernel keeps from before programs that copy were here. Whether all of it is."""
         if self._kept_sizes:
-            self._kept_sizes = [entry for entry in self._kept_sizes if not self._kernel.void_size(entry, SETTLES_S)]
+            self._kept_sizes = [entry for entry in self._kept_sizes if not self.kernel.void_size(entry, SETTLES_S)]
         return not self._kept_sizes
 
     def _copying_changed(self, copying: bool) -> None:
         """The first program that copies is here, or the last one has ended."""
-        self._kernel.sizes_differ(copying)
-        paths = {file.path for file in self._files.values() if isinstance(file, Handle)} if copying else ()
+        self.kernel.sizes_differ(copying)
+        paths = {file.path for file in self.files.values() if isinstance(file, Handle)} if copying else ()
         # So that its stats are not answered with sizes that the kernel has.
         self._kept_sizes = [entry for path in paths for entry in self.supply.files_of(path)]
 
     def out_of_date(self) -> set[int]:
         """Entries of which the tree does not have the present size and time."""
-        return self.supply.changed() | self._exact.changed()
-
-    def exact_state(self, entry: int) -> Stamp:
-        """The state of the file itself, as stat returns it."""
-        return self._exact.state(entry)
+        return self.supply.changed() | self.exact.changed()
 
     # Counts
 
     def lowest_laps(self) -> list[int]:
         """By tree: the lowest lap of its classes or columns. A history asks each second."""
         if self._lowest is None:
-            self._lowest = LowestLaps(self._catalog, self._plan)
+            self._lowest = LowestLaps(self.catalog, self.plan)
         return self._lowest.now()
 
     def stats(self) -> dict[str, Any]:
         """The part of `stats.json` about the node."""
-        catalog = self._catalog
+        catalog = self.catalog
         return {
-            **self._plan.about,
+            **self.plan.about,
             "samples": len(catalog.class_of),
             "classes": len(catalog.class_names),
-            "memory_limit_bytes": self._plan.memory_bytes,
+            "memory_limit_bytes": self.plan.memory_bytes,
             "memory_used_bytes": self.memory.used_bytes,
             **self.counters.as_dict(),
             "copying": sorted(set(self.copying.values())),
-            "sessions": self._callers.sessions(),
+            "sessions": self.callers.sessions(),
             "wait_seconds": round(self._opens.seconds + self._reads.seconds, 6),
-            "changed": self.supply.changed_count(self._exact.changed()),
+            "changed": self.supply.changed_count(self.exact.changed()),
             "lap": dict(zip(catalog.class_trees, self.lowest_laps(), strict=True)),
             "laps": {
-                tree: lap._asdict()
-                for tree, lap in zip(catalog.class_trees, self._plan.policy.tree_laps(), strict=True)
+                tree: lap._asdict() for tree, lap in zip(catalog.class_trees, self.plan.policy.tree_laps(), strict=True)
             },
-            "open_files": len(self._files),
+            "open_files": len(self.files),
             "waiting_opens": self._opens.now,
             "waiting_reads": self._reads.now,
             **self.binding.counts(),
             **self.memory.counts(),
-            **_retained(self._plan),
-            **_passes(self._plan, catalog.class_trees),
+            **_retained(self.plan),
+            **_passes(self.plan, catalog.class_trees),
             **self.supply.stats(),
         }
 
@@ -985,12 +938,13 @@ class Node:
 
     # Ends
 
-    def _closed(self, path: int, closed: Closed) -> None:
+    def closed(self, path: int, closed: Closed) -> None:
+        """A handle on ``path`` is closed, and ``closed`` is what that ended."""
         if closed.last:
             self.memory.rest(path)
             for released in closed.released:
                 self.memory.release(released)
-            self._kernel.freed(self.supply.files_of(path))
+            self.kernel.freed(self.supply.files_of(path))
 
     def _failed(self, path: int, thread: int, entry: int, sample: int, error: BaseException | None) -> None:
         # One that ended with the wait, or without an error, gets no answer here. The next process counts it.
@@ -998,9 +952,9 @@ class Node:
             self.counters.opens += 1
             self.counters.errors += 1
             self._failures.note(partial(self._failure, entry, sample, error))
-        self._closed(path, self.binding.fail(path, thread))
-        self._kernel.unhold(thread)
-        self._pending.give_up_unless_bound(path)
+        self.closed(path, self.binding.fail(path, thread))
+        self.kernel.unhold(thread)
+        self.pending.give_up_unless_bound(path)
 
     def _failure(self, entry: int, sample: int, error: Exception) -> dict[str, str]:
         return self._failure_of(entry, self.supply.file_of(sample, self._member_of[entry]), error)
@@ -1018,22 +972,22 @@ class Node:
 
     def _meet(self, thread: int, path: int, *, opens: bool) -> float:
         """Returns when the thread was heard, in s since boot."""
-        if self.binding.depends_on(thread, path, opens=opens) and self._callers.is_another(thread):
+        if self.binding.depends_on(thread, path, opens=opens) and self.callers.is_another(thread):
             self._forget(thread)
-        heard_s = self._callers.hear(thread)
+        heard_s = self.callers.hear(thread)
         reservers, copying = self.binding.reservers, self.copying
         if reservers or copying:
-            for gone in self._callers.gone(chain(reservers, copying)):
+            for gone in self.callers.gone(chain(reservers, copying)):
                 self._forget(gone)
         return heard_s
 
     def _forget(self, thread: int) -> None:
         """A thread has ended: end its holds and reservations."""
-        self._callers.forget(thread)
+        self.callers.forget(thread)
         ended = self.binding.thread(thread)
         if self._journal is not None:
             self._journal.note(FORGET, 0, 0, thread, 0, NO_SAMPLE, 0, 0)
-        self._kernel.unhold(thread)
+        self.kernel.unhold(thread)
         for released in ended.released:
             self.memory.release(released)
         for sample in ended.unloaded:
@@ -1065,9 +1019,9 @@ class Node:
             RecoveryError: the journal is of another scan of the dataset, or damaged. The node is of no use then.
         """
         recovered = self._succession.recover(past)
-        if self._plan.sharing is None and recovered.last_turn is not None:
+        if self.plan.sharing is None and recovered.last_turn is not None:
             sample, thread = recovered.last_turn
-            self.recent.complete(sample, self._plan.policy.lap_of(sample), thread, self.given)
+            self.recent.complete(sample, self.plan.policy.lap_of(sample), thread, self.given)
 
         def release_pins() -> None:
             recovered.release_pins()
@@ -1075,13 +1029,9 @@ class Node:
 
         return replace(recovered, release_pins=release_pins)
 
-    def set_place(self, place: Callable[[], Mapping[str, Any]]) -> None:
-        """``place`` returns this node's place among the nodes of its job, as JSON; a checkpoint has it."""
-        self._succession.place = place
-
     def checkpoint(self) -> None:
         """Replace the checkpoint, after a change that has no entry in the journal."""
-        if self._journal is not None and not self._frozen:
+        if self._journal is not None and not self.is_frozen:
             self._journal.checkpoint()
 
     def checkpoint_soon(self) -> None:
@@ -1091,17 +1041,13 @@ class Node:
 
     def checkpoint_if_due(self) -> None:
         """Replace the checkpoint if it is time. Never between a decision and its entry."""
-        if self._journal is not None and not self._frozen:
+        if self._journal is not None and not self.is_frozen:
             self._journal.checkpoint_if_due()
 
     def freeze(self) -> None:
         """From now on no message of another node is handled, and no checkpoint is written. Requests that wait end
         without an answer: they are for the next process."""
-        self._frozen = True
-
-    @property
-    def is_frozen(self) -> bool:
-        return self._frozen
+        self.is_frozen = True
 
     def _changed(self, entry: int, asks: bool) -> None:
         """A file has changed since the scan, or is as it was again."""
@@ -1112,10 +1058,10 @@ class Node:
 
     def _access_changed(self, entry: int) -> None:
         self._ask(entry, entry in self.out_of_date())
-        self._kernel.changed(entry)
+        self.kernel.changed(entry)
 
     def _ask(self, entry: int, asks: bool) -> None:
-        self._kernel.ask(entry, asks or self.permissions.differ(entry))
+        self.kernel.ask(entry, asks or self.permissions.differ(entry))
 
     def _bound_stamp(self, path: int, file: int) -> Stamp | None:
         """The stamp of the file that a handle on the path reads, once it is known."""

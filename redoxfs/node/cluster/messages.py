@@ -57,7 +57,7 @@ class Messages:
         self._attached.set()
         self._attached = trio.Event()
         if peers is not None:
-            self._node.attach(self.flush)
+            self._node.flush = self.flush
 
     def detach(self) -> None:
         """The peers are about to be closed, and `attach` follows with others."""
@@ -222,7 +222,7 @@ class Messages:
     def _take_in(self, delivered: Sequence[Delivered]) -> None:
         """These tickets are answered."""
         self._node.void_dropped()
-        self._node.delivered(delivered)
+        self._node.pending.delivered(delivered)
 
     def flush(self) -> None:
         """Send the messages in the policy's outbox."""

@@ -75,7 +75,7 @@ class Prefetch:
         """Prefetch by ``epochs`` from now on, and send orders that are handed in to ``peers``."""
         self._epochs, self._peers = epochs, peers
         if epochs is not None:
-            self._node.watch_turns(epochs.note)
+            self._node.watch_turn = epochs.note
 
     async def follow_from(self, turns: Turns) -> None:
         """Prefetch by the orders of the epoch that is under way after ``turns``, with the plan in force."""

@@ -111,7 +111,7 @@ class Membership:
             say=config.say,
         )
         self._changing = trio.Lock()
-        node.set_place(self.place)
+        node.place = self.place
 
     async def start(self, plan: Plan) -> None:
         """Meet the other nodes. Raises OSError, ValueError, RefusedError, JoinTimeoutError."""
