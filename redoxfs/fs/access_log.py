@@ -53,24 +53,16 @@ OpenRecord: TypeAlias = tuple[int, int, int, int, int, int, int]
 """As `redoxfs.native.Opens` makes it: (at_ns, took_ns, inode, sample, thread, outcome, error)."""
 
 
-class Accesses:
-    """Tells what a record of the session means. ``tree`` is that of the node's catalog."""
-
-    def __init__(self, tree: Tree, node: Node) -> None:
-        self._tree = tree
-        self._node = node
-
-    def of(self, record: OpenRecord) -> Access:
-        at_ns, took_ns, inode, sample, thread, outcome, error = record
-        branch, entry = branch_and_entry(inode)
-        assert branch is not CONTROL
-        path, kind = self._tree.path(entry), Outcome(outcome)
-        if kind is Outcome.FAILED:
-            served = None
-        else:
-            served = path if sample < 0 else self._tree.path(self._node.file_of(sample, entry))
-        asked = EXACT_FOLDER + path if branch is EXACT else path
-        return Access(at_ns, thread, kind, (took_ns + 500) // 1000, asked, served, error)
+def access_of(tree: Tree, node: Node, record: OpenRecord) -> Access:
+    """What a record of the session means. ``tree`` is that of the node's catalog."""
+    at_ns, took_ns, inode, sample, thread, outcome, error = record
+    branch, entry = branch_and_entry(inode)
+    assert branch is not CONTROL
+    path, kind = tree.path(entry), Outcome(outcome)
+    asked = EXACT_FOLDER + path if branch is EXACT else path
+    served = path if sample < 0 else tree.path(node.file_of(sample, entry))
+    took_us = (took_ns + 500) // 1000
+    return Access(at_ns, thread, kind, took_us, asked, None if kind is Outcome.FAILED else served, error)
 
 
 @dataclass(slots=True, eq=False)

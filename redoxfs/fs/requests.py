@@ -83,6 +83,11 @@ class KernelCaches:
     _session: Session | None
     turned: Callable[[Sequence[int]], None]
     freed: Callable[[Sequence[int]], None]
+    bind: Callable[[int, int], None]
+    shed: Callable[[int], None]
+    sizes_differ: Callable[[bool], None]
+    unhold: Callable[[int], None]
+    ask: Callable[[int, bool], None]
 
     def __init__(self) -> None:
         self.detach()
@@ -90,13 +95,15 @@ class KernelCaches:
     def attach(self, session: Session) -> None:
         """The mount is there."""
         self._session = session
-        # At each open and close, so the node calls the session itself.
-        self.turned, self.freed = session.turned, session.freed
+        # Some at each open and close, so the node calls the session itself.
+        self.turned, self.freed, self.bind, self.shed = session.turned, session.freed, session.bind, session.shed
+        self.sizes_differ, self.unhold, self.ask = session.sizes_differ, session.unhold, session.ask
 
     def detach(self) -> None:
         """The mount is over. The numbers of its descriptors may soon belong to other files."""
         self._session = None
-        self.turned = self.freed = _nothing
+        self.turned = self.freed = self.bind = self.shed = _nothing
+        self.sizes_differ = self.unhold = self.ask = _nothing
 
     @property
     def bytes_served(self) -> int:
@@ -108,22 +115,6 @@ class KernelCaches:
             inode = inode_of(Branch(handle.branch), handle.entry)
             self._session.reopened(handle.handle, inode, handle.thread, handle.size, handle.shares_pages)
 
-    def bind(self, entry: int, size: int) -> None:
-        if self._session is not None:
-            self._session.bind(entry, size)
-
-    def shed(self, entry: int) -> None:
-        if self._session is not None:
-            self._session.shed(entry)
-
-    def sizes_differ(self, differ: bool) -> None:
-        if self._session is not None:
-            self._session.sizes_differ(differ)
-
-    def unhold(self, thread: int) -> None:
-        if self._session is not None:
-            self._session.unhold(thread)
-
     def void_size(self, entry: int, settles_s: float) -> bool:
         return self._session is None or self._session.void_size(entry, int(settles_s * 1e9))
 
@@ -133,12 +124,8 @@ class KernelCaches:
             for branch in (Branch.EXACT,) if redirected else (Branch.DATA, Branch.EXACT):
                 self._session.changed(inode_of(branch, entry))
 
-    def ask(self, entry: int, asks: bool) -> None:
-        if self._session is not None:
-            self._session.ask(entry, asks)
 
-
-def _nothing(_: Sequence[int]) -> None:
+def _nothing(*_: object) -> None:
     pass
 
 

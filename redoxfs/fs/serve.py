@@ -24,7 +24,7 @@ from redoxfs import __version__
 from redoxfs.chunks import ChunkStore
 from redoxfs.dataset import Catalog
 from redoxfs.dataset.columns import native_tree
-from redoxfs.fs.access_log import Accesses, AccessLog
+from redoxfs.fs.access_log import AccessLog, access_of
 from redoxfs.fs.clock import RunningClock
 from redoxfs.fs.open_times import OpenTimes
 from redoxfs.fs.operations import Operations
@@ -278,8 +278,8 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
     drawing = Drawing(node, catalog, dataset)
     epochs = ToldEpochs(node, catalog.class_trees, dataset=dataset)
     tree = native_tree(catalog)
-    access_of = Accesses(tree, node).of
-    slow_opens = SlowOpens(access_of)
+    of_record = partial(access_of, tree, node)
+    slow_opens = SlowOpens(of_record)
     host: Membership | None = None
     outlives = spec.keeper is not None and spec.keeper.history_fd >= 0
     recorder = Recorder(node, catalog, stats, spec.keeper.history_fd if spec.keeper and outlives else None)
@@ -343,7 +343,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
 
             verbs["state-hand-over"] = hand_over
             caches.attach(session)
-            access_log = AccessLog(session, times.opens, access_of)
+            access_log = AccessLog(session, times.opens, of_record)
             requests = Requests(node, session, answering, PageCache(spec.bypass), journal, times, access_log, recorder)
             if past is not None:
                 recovered = node.recover(past)
