@@ -5,22 +5,23 @@ Nodes, state files and gRPC are real, and so is what `redoxfs mount --resume` do
 
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
 import trio
+from packs import opened
 from patience import PATIENCE_S, until_in_trio
 from ports import reserve
-from stores import NoKernel
+from stores import NoKernel, opened_by, read_from
 
 from redoxfs.chunks import DirectoryStore, build_cells
 from redoxfs.dataset import build_catalog, read_tree
 from redoxfs.launch.options import SamplerSpec
 from redoxfs.launch.resume import resume, settings_of
 from redoxfs.launch.source import Dataset
-from redoxfs.node import Node, OpenFile, Plan, Share, plan_pool, plan_slot
+from redoxfs.node import Node, Plan, Share, plan_pool, plan_slot
 from redoxfs.node.cluster import ClusterConfig, Membership, joined
 from redoxfs.node.state import StateFile, StateWriter, decode, read_bytes
 from redoxfs.peers import Identity, Plaintext, View
@@ -44,6 +45,29 @@ PREFETCHES = "slot with a sampler"
 """A policy that has memory for all samples: other nodes send only what they have."""
 
 POLICIES = ("pool", "slot", PREFETCHES)
+
+
+def config_of(
+    view: View,
+    node: int,
+    plan_for: Callable[[int, int], Plan],
+    sampler: SamplerSpec | None = None,
+    kept: bytes | None = None,
+    say: Callable[[str], None] = lambda _line: None,
+) -> ClusterConfig:
+    """How a node of ``view`` meets the others in tests."""
+    return ClusterConfig(
+        view=view,
+        node=node,
+        plan_for=plan_for,
+        identity=lambda _plan: Identity("d1"),
+        timeout_s=PATIENCE_S,
+        sampler=sampler,
+        report=lambda _missing: None,
+        transport=Plaintext().for_view,
+        kept=kept,
+        say=say,
+    )
 
 
 class Life:
@@ -147,18 +171,9 @@ class Job:
         life = Life(node, StateWriter(file, lambda: settings(node.plan), SAMPLES, node), said)
         config = None
         if not is_alone:
-            config = ClusterConfig(
-                view=View(1, tuple(self.addresses[number] for number in ranks)),
-                node=rank,
-                plan_for=self.plan,
-                identity=lambda _plan: Identity("d1"),
-                timeout_s=PATIENCE_S,
-                sampler=SamplerSpec("torch-distributed", seed=0, shuffle=False) if self.policy == PREFETCHES else None,
-                report=lambda _missing: None,
-                transport=Plaintext().for_view,
-                kept=kept,
-                say=said.append,
-            )
+            view = View(1, tuple(self.addresses[number] for number in ranks))
+            sampler = SamplerSpec("torch-distributed", seed=0, shuffle=False) if self.policy == PREFETCHES else None
+            config = config_of(view, rank, self.plan, sampler, kept, said.append)
         self._nursery.start_soon(life.run, config, self._dataset, plan)
         return life
 
@@ -186,12 +201,10 @@ class Job:
         life.threads += 1
         thread = life.threads
         for path in paths:
-            opening = life.node.open(self.entries[path], thread)
-            opened = opening if isinstance(opening, OpenFile) else await opening
-            reading = life.node.read(opened.handle, 0, 1 << 20)
-            name, _, rest = bytes(reading if isinstance(reading, bytes | memoryview) else await reading).partition(b"|")
+            file = await opened_by(life.node, self.entries[path], thread)
+            name, _, rest = (await read_from(life.node, file.handle)).partition(b"|")
             assert rest == name * REPEATS
-            life.node.close(opened.handle)
+            life.node.close(file.handle)
             assert name.split(b"/")[0].decode() == self.names[path].split("/")[0]
             served[name.decode()] += 1
 
@@ -207,13 +220,10 @@ def dataset_at(root: Path) -> Iterator[Dataset]:
         for number in range(count):
             name = f"{label}/{number:02}.jpg"
             (root / name).write_bytes(f"{name}|".encode() + name.encode() * REPEATS)
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with opened(root) as fd:
         catalog = build_catalog(read_tree(fd), classes="dir")
         cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=4, seed=0)
         yield Dataset(catalog, cells, fd, None, None)
-    finally:
-        os.close(fd)
 
 
 @asynccontextmanager

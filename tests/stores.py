@@ -30,7 +30,7 @@ from redoxfs.chunks import (
 from redoxfs.dataset import Catalog
 from redoxfs.linux import beneath
 from redoxfs.native import Buffer
-from redoxfs.node import Kernel, Node, OpenBefore, plan_slot
+from redoxfs.node import Kernel, Node, OpenBefore, OpenFile, plan_slot
 from redoxfs.node.callers import Callers
 
 
@@ -121,6 +121,16 @@ async def running_node(
     finally:
         store.gate.set()
         node.stop()
+
+
+async def opened_by(node: Node, entry: int, thread: int) -> OpenFile:
+    opening = node.open(entry, thread)
+    return opening if isinstance(opening, OpenFile) else await opening
+
+
+async def read_from(node: Node, handle: int, offset: int = 0, size: int = 1 << 20) -> bytes:
+    reading = node.read(handle, offset, size)
+    return bytes(reading if isinstance(reading, bytes | memoryview) else await reading)
 
 
 async def all_arrived(node: Node) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
+from packs import catalog_of
 from scrapes import told
 from shuffle_quality import entropies, quality
 from trio.testing import MockClock
 
-from redoxfs.dataset import build_catalog, read_tree
 from redoxfs.doctor.period import still_s
 from redoxfs.fs.recorder import Recorder
 from redoxfs.native import Histogram
@@ -400,11 +399,7 @@ def a_node() -> Any:
 
 
 def test_a_recorder_looks_for_progress_each_second_also_when_points_are_rare(tmp_path: Path) -> None:
-    fd = os.open(tmp_path, os.O_RDONLY)
-    try:
-        catalog = build_catalog(read_tree(fd), classes="dir")
-    finally:
-        os.close(fd)
+    catalog = catalog_of(tmp_path)
     looks: list[float] = []
 
     def noted() -> dict[str, Any]:
@@ -432,11 +427,7 @@ def test_a_lap_counts_nothing_of_the_split_that_is_read_next(tmp_path: Path) -> 
             (tmp_path / split / label).mkdir(parents=True)
             for number in range(samples // 2):
                 (tmp_path / split / label / f"{number}.png").write_bytes(b"x")
-    fd = os.open(tmp_path, os.O_RDONLY)
-    try:
-        catalog = build_catalog(read_tree(fd), classes="dir")
-    finally:
-        os.close(fd)
+    catalog = catalog_of(tmp_path)
     node = a_node()
     recorder = Recorder(node, catalog, lambda: stats(node.given))
     recorder.start()

@@ -4,9 +4,8 @@ import base64
 import itertools
 import json
 import math
-import os
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,13 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
+from packs import Options, catalog_of
 from patience import PATIENCE_S
-from stores import HeldStore, NoKernel, all_arrived
+from stores import HeldStore, NoKernel, all_arrived, opened_by, read_from
 from t2_recover import Killed, Mount
 
 from redoxfs.chunks import build_cells
-from redoxfs.dataset import Catalog, build_catalog, fingerprint, read_tree
+from redoxfs.dataset import Catalog, fingerprint
 from redoxfs.node import ExpectedOpen, Node, OpenFile, Plan, plan_pool, pool_memory_for
 from redoxfs.node.drawing import FILES, SAMPLERS, Blocks, Drawing
 
@@ -30,16 +30,14 @@ TOKEN = 7
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     root = tmp_path_factory.mktemp("data")
     for split, count in SPLITS.items():
         (root / split).mkdir()
         for number in range(count):
             (root / split / f"{number}.jpg").write_bytes(b"x" * SIZE)
     (root / "train/labels.csv").write_text("of no sample")
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    yield build_catalog(read_tree(fd), classes="sampler")
-    os.close(fd)
+    return catalog_of(root, Options(classes="sampler"))
 
 
 def plan_of(catalog: Catalog, samples: int) -> Plan:
@@ -74,10 +72,8 @@ def samples_in(answer: Any) -> list[int]:
 
 async def whole(node: Node, catalog: Catalog, sample: int) -> int:
     """Open the file of a sample, read and close it; the sample that it has."""
-    opening = node.open(int(catalog.members[sample]), 100)
-    opened = opening if isinstance(opening, OpenFile) else await opening
-    data = node.read(opened.handle, 0, SIZE)
-    read = bytes(data if isinstance(data, bytes | memoryview) else await data)
+    opened = await opened_by(node, int(catalog.members[sample]), 100)
+    read = await read_from(node, opened.handle)
     node.close(opened.handle)
     return int(read.rstrip(b"."))
 
@@ -288,9 +284,7 @@ def test_a_draw_that_makes_no_sense_is_refused(catalog: Catalog, asked: str) -> 
 
 def test_other_mounts_serve_no_sampler(tmp_path: Path) -> None:
     (tmp_path / "1.jpg").write_bytes(b"x")
-    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    catalog = build_catalog(read_tree(fd), classes="any")
-    os.close(fd)
+    catalog = catalog_of(tmp_path, Options(classes="any"))
 
     async def main() -> None:
         async with running(catalog, HeldStore()) as (_, drawing):

@@ -20,7 +20,7 @@ import pytest
 import trio
 import trio.testing
 from patience import PATIENCE_S, until_in_trio
-from stores import HeldStore, NoKernel, all_arrived, running_node
+from stores import HeldStore, NoKernel, all_arrived, opened_by, read_from, running_node
 
 from redoxfs.chunks import Read, SourceFile, Stamp, build_cells
 from redoxfs.chunks.store import Payload
@@ -69,16 +69,6 @@ async def running(
 
 def entries(source: tuple[Catalog, int]) -> list[int]:
     return [int(entry) for entry in source[0].members]
-
-
-async def opened_by(node: Node, entry: int, thread: int) -> OpenFile:
-    opening = node.open(entry, thread)
-    return opening if isinstance(opening, OpenFile) else await opening
-
-
-async def read_from(node: Node, handle: int, offset: int, size: int) -> bytes:
-    reading = node.read(handle, offset, size)
-    return bytes(reading if isinstance(reading, bytes | memoryview) else await reading)
 
 
 async def whole(node: Node, entry: int, thread: int) -> int:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 from resuming_nodes import ALL, SAMPLES, Job, Life, dataset_at, job_at
+from stores import opened_by, read_from
 
 from redoxfs.launch.source import Dataset
-from redoxfs.node import OpenFile
 from redoxfs.node.opened_ahead import OpenedAhead
 from redoxfs.node.state import decode, read_bytes
 
@@ -69,14 +69,8 @@ def test_a_loaded_state_ends_reservations_and_leaves_open_files(tmp_path: Path, 
             before = await job.read([life], ALL[:20])
             saved = await job.save(life, "saved")
             after = await job.read([life], ALL[20:35])
-            opening = life.node.open(job.entries[3], 1000)
-            held = opening if isinstance(opening, OpenFile) else await opening
-
-            async def content() -> bytes:
-                data = life.node.read(held.handle, 0, 1 << 20)
-                return bytes(data if isinstance(data, bytes | memoryview) else await data)
-
-            first = await content()
+            held = await opened_by(life.node, job.entries[3], 1000)
+            first = await read_from(life.node, held.handle)
             await stat(life, job.entries[36:40])
             assert life.node.stats()["put_aside"] > 0
             told = await life.state.load(saved)
@@ -85,7 +79,7 @@ def test_a_loaded_state_ends_reservations_and_leaves_open_files(tmp_path: Path, 
             # By the thread that read path 34 last: an open of it is a turn now, and no second look.
             life.threads -= 1
             again = await job.read([life], [34, *ALL[20:34], *ALL[35:]])
-            assert await content() == first
+            assert await read_from(life.node, held.handle) == first
             life.node.close(held.handle)
             assert before + again == job.once()
             assert after == dict.fromkeys(after, 1)

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
-from packs import Options, pack_here, store_of
+from packs import Options, opened, pack_here, store_of
 from patience import PATIENCE_S
-from stores import NoKernel
+from stores import NoKernel, read_from
 
 from redoxfs.chunks import Cells, ChunkStore, build_cells
 from redoxfs.chunks.directory import DirectoryStore
@@ -179,8 +179,7 @@ class Mount:
                 await self.restart()
 
     async def read(self, handle: int, offset: int, size: int) -> bytes:
-        data = self.node.read(handle, offset, size)
-        return bytes(data if isinstance(data, bytes | memoryview) else await data)
+        return await read_from(self.node, handle, offset, size)
 
     # The next process
 
@@ -305,13 +304,10 @@ def directory(root: Path, kinds: Sequence[str] = ("jpg",)) -> Iterator[Dataset]:
 
 @contextmanager
 def scanned(root: Path, groups: str | None = None) -> Iterator[Dataset]:
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with opened(root) as fd:
         catalog = build_catalog(read_tree(fd), classes="dir", groups=groups)
         cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=4, seed=0)
         yield Dataset(catalog, DirectoryStore(catalog, fd), cells, root)
-    finally:
-        os.close(fd)
 
 
 @contextmanager

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
+from packs import opened
 from patience import PATIENCE_S
 from ports import reserve
+from resuming_nodes import config_of
 from stores import NoKernel
 from t2_recover import PER_CLASS, FakeShared, Life, Memory, content_of, write_dataset
 
@@ -23,10 +25,10 @@ from redoxfs.chunks.layout import deal
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.launch.options import SamplerSpec
 from redoxfs.node import ExpectedOpen, Journal, Node, OpenFile, Past, Plan, Recovered, Share, plan_pool, plan_slot
-from redoxfs.node.cluster import ClusterConfig, Membership, continued_plan, joined
+from redoxfs.node.cluster import Membership, continued_plan, joined
 from redoxfs.node.journal import CLOSED, FAILED, OPENED
 from redoxfs.node.state import StateWriter
-from redoxfs.peers import Identity, Plaintext, View
+from redoxfs.peers import View
 from redoxfs.protocol import SlotNode
 
 pytestmark = pytest.mark.slow
@@ -60,13 +62,10 @@ class Dataset:
 @contextmanager
 def dataset_at(root: Path, per_class: int = PER_CLASS) -> Iterator[Dataset]:
     write_dataset(root, ("jpg",), per_class)
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with opened(root) as fd:
         catalog = build_catalog(read_tree(fd), classes="dir")
         cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=4, seed=0)
         yield Dataset(catalog, DirectoryStore(catalog, fd), cells)
-    finally:
-        os.close(fd)
 
 
 @contextmanager
@@ -80,8 +79,7 @@ def parts_of(dataset: Dataset, roots: Sequence[Path]) -> Iterator[list[Dataset]]
             write_dataset(root, ("jpg",))
             for sample in np.flatnonzero(lies_at != node).tolist():
                 (root / os.fsdecode(catalog.tree.path(int(catalog.members[catalog.member_at[sample]])))).unlink()
-            fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-            stack.callback(os.close, fd)
+            fd = stack.enter_context(opened(root))
             parts.append(Dataset(catalog, DirectoryStore(catalog, fd), dataset.cells))
         yield parts
 
@@ -116,18 +114,7 @@ class Machine:
         self._journal: Journal
         self._shared: Outliving
         self._prefetched_before = 0
-        self._config = ClusterConfig(
-            view=view,
-            node=number,
-            plan_for=self._plan_for,
-            identity=lambda _plan: Identity("d1"),
-            timeout_s=PATIENCE_S,
-            sampler=sampler,
-            report=lambda _missing: None,
-            transport=Plaintext().for_view,
-            kept=None,
-            say=lambda _line: None,
-        )
+        self._config = config_of(view, number, self._plan_for, sampler)
 
     def _plan_for(self, node: int, nodes: int) -> Plan:
         catalog, cells = self._dataset.catalog, self._dataset.cells

@@ -15,17 +15,18 @@ import trio
 import trio.testing
 from patience import PATIENCE_S, until_in_trio
 from ports import reserve
-from stores import NoKernel
+from resuming_nodes import config_of
+from stores import NoKernel, opened_by, read_from
 
 from redoxfs.chunks import DirectoryStore, build_cells
 from redoxfs.chunks.store import FileBytes, Stamp
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.launch.options import SamplerSpec
-from redoxfs.node import Node, OpenFile, Plan, Share, plan_pool, plan_slot
-from redoxfs.node.cluster import ClusterConfig, Membership, joined
+from redoxfs.node import Node, Plan, Share, plan_pool, plan_slot
+from redoxfs.node.cluster import Membership, joined
 from redoxfs.node.state import StateWriter, encode
 from redoxfs.node.told_epochs import ToldEpochs
-from redoxfs.peers import Identity, Plaintext, View
+from redoxfs.peers import View
 from redoxfs.peers.bounds import LAST_PEER_LAP
 from redoxfs.peers.client import Client
 from redoxfs.protocol import Take
@@ -50,12 +51,10 @@ class Member(NamedTuple):
     state: StateWriter
 
     async def open(self, entry: int, thread: int) -> int:
-        opening = self.node.open(entry, thread)
-        return (opening if isinstance(opening, OpenFile) else await opening).handle
+        return (await opened_by(self.node, entry, thread)).handle
 
     async def read(self, handle: int, offset: int, size: int) -> bytes:
-        reading = self.node.read(handle, offset, size)
-        return bytes(reading if isinstance(reading, bytes | memoryview) else await reading)
+        return await read_from(self.node, handle, offset, size)
 
 
 def content(name: str) -> bytes:
@@ -103,18 +102,7 @@ async def sharing(
             plan = plan_pool if policy == "pool" else plan_slot
             return plan(catalog, cells, memory_bytes=memory_bytes, seed=0, share=share)
 
-        config = ClusterConfig(
-            view=view,
-            node=number,
-            plan_for=plan_for,
-            identity=lambda _plan: Identity("d1"),
-            timeout_s=PATIENCE_S,
-            sampler=sampler,
-            report=lambda _missing: None,
-            transport=Plaintext().for_view,
-            kept=None if kept is None else kept[number],
-            say=lambda _line: None,
-        )
+        config = config_of(view, number, plan_for, sampler, None if kept is None else kept[number])
         plan = plan_for(number, len(roots))
         node = Node(catalog, plan, DirectoryStore(catalog, root_fd), timeout_s=PATIENCE_S, kernel=NoKernel())
         state = StateWriter(None, lambda: {"dataset": "d1"}, len(catalog.class_of), node)

@@ -15,7 +15,7 @@ import pyfuse3
 import pytest
 import trio
 from pyfuse3 import EntryAttributes, FileHandleT, InodeT, RequestContext
-from stores import NoKernel
+from stores import NoKernel, opened_by
 
 from redoxfs.chunks import DirectoryStore, build_cells, memory_for_share
 from redoxfs.dataset import Catalog, build_catalog, read_tree
@@ -49,8 +49,7 @@ class Served(NamedTuple):
 
     async def open(self, entry: int) -> OpenFile:
         """What the request loop does; the kernel's caller is the same thread each time."""
-        opened = self.node.open(entry, CALLER.pid)
-        return opened if isinstance(opened, OpenFile) else await opened
+        return await opened_by(self.node, entry, CALLER.pid)
 
 
 @asynccontextmanager

@@ -1,9 +1,8 @@
 """The request loop over a session, without a mount: it starves nothing, and every end is clean."""
 
-import os
 import select
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +12,13 @@ import pytest
 import trio
 import trio.testing
 import wire
+from packs import catalog_of
 from patience import PATIENCE_S, until_in_trio
 from stores import HeldFile, HeldStore, NoKernel, running_node
 from wire import Device, Reply, Request
 
 from redoxfs.chunks import SourceFile
-from redoxfs.dataset import Catalog, build_catalog, read_tree
+from redoxfs.dataset import Catalog
 from redoxfs.dataset.columns import native_tree
 from redoxfs.fs.inodes import DATA, EXACT, branch_and_entry, inode_of
 from redoxfs.fs.open_times import OpenTimes
@@ -36,15 +36,13 @@ COPIER = 77
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
+def catalog(tmp_path: Path) -> Catalog:
     root = tmp_path / "data"
     for label in ("cat", "dog"):
         (root / label).mkdir(parents=True)
         for number in range(8):
             (root / label / f"{number}.jpg").write_bytes(b"x" * 1000)
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    yield build_catalog(read_tree(fd), classes="dir")
-    os.close(fd)
+    return catalog_of(root)
 
 
 @dataclass

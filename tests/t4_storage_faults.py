@@ -39,6 +39,7 @@ from stores import (
     is_slow,
     lacks_files,
     raises,
+    read_from,
 )
 
 from redoxfs.chunks import ChunkStore, DirectoryStore, Payload, Read, build_cells
@@ -133,8 +134,7 @@ class Epochs:
         finally:
             self._waits_for.pop(thread, None)
         try:
-            reading = node.read(file.handle, 0, 1 << 20)
-            data = bytes(reading if isinstance(reading, bytes | memoryview) else await reading)
+            data = await read_from(node, file.handle)
             name = node.served(entry)
         finally:
             node.close(file.handle)
