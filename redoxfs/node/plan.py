@@ -7,7 +7,7 @@ holds the bytes of open files, of closed files that may get a second look, and o
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ import numpy.typing as npt
 from redoxfs.chunks import Cells, MemoryTooSmallError, fit, memory_for_share
 from redoxfs.chunks.layout import RESIDENT_SHARE, Layout, deal, room_for_open
 from redoxfs.dataset import Catalog
-from redoxfs.node.memory import Retainer
 from redoxfs.protocol import (
     LocalFirst,
     PassingNode,
@@ -51,21 +50,6 @@ room for them in up to half of the memory."""
 
 _LEAST_BYTES = 1
 """--memory takes no less, also where all files are empty."""
-
-
-class Retaining(Retainer, Protocol):
-    """A policy that retains samples from lap to lap; see `PoolPolicy`."""
-
-    @property
-    def retained_bytes(self) -> int: ...
-    @property
-    def retained_samples(self) -> int: ...
-    @property
-    def reads_saved(self) -> int: ...
-    @property
-    def reads_alone(self) -> int: ...
-    @property
-    def given_back(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,7 +121,7 @@ class Plan:
     held_share: float
     about: dict[str, Any]
     sharing: Sharing | None = None
-    retained: "Retaining | None" = None
+    retained: PoolPolicy | None = None
     lendable_bytes: int = 0
     passing: PoolPolicy | None = None
 
