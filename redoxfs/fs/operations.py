@@ -65,7 +65,13 @@ MOST_NAMES = 512
 TEXT_HANDLES = 1 << 62
 """Handles of texts are above this, so that none is taken for a handle of the node."""
 
-TEXTS = {STATS_NAME: STATS_INODE, HISTORY_NAME: HISTORY_INODE, SERVED_BY_INODE_NAME: SERVED_BY_INODE}
+NAMED = {
+    STATS_NAME: STATS_INODE,
+    HISTORY_NAME: HISTORY_INODE,
+    SERVED_BY_INODE_NAME: SERVED_BY_INODE,
+    ACCESS_LOG_NAME: ACCESS_LOG_INODE,
+    BATCHES_NAME: BATCHES_INODE,
+}
 
 ANSWERS_HANDLE = TEXT_HANDLES
 """The handle of every open of served-by-inode, which needs no text of its own. It outlives a daemon."""
@@ -100,7 +106,7 @@ class Operations(pyfuse3.Operations):
         self._node = node
         self._stats = stats
         self._history = history
-        self._named = {name: inode for name, inode in TEXTS.items() if history is not None or inode != HISTORY_INODE}
+        self._named = {name: inode for name, inode in NAMED.items() if history is not None or inode != HISTORY_INODE}
         self._blocks = int(tree.size.sum()) // 4096 + 1
         self._texts: dict[int, bytes] = {}
         # A program may have a text of a former daemon of the mount open. So no daemon gives a handle of another.
@@ -126,11 +132,7 @@ class Operations(pyfuse3.Operations):
     async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
         branch, entry = branch_and_entry(inode)
         if branch is CONTROL:
-            if inode == ACCESS_LOG_INODE:
-                return self._access_log()
-            if inode == BATCHES_INODE:
-                return self._batches()
-            return self._directory(inode) if inode == CONTROL_INODE else self._control_text(inode)
+            return self._control(inode)
         if branch is DATA and self._node.is_redirected(entry):
             result = self._node.stat(entry, ctx.pid)
             return self._redirected(entry, *(result if isinstance(result, tuple) else await result))
@@ -148,7 +150,7 @@ class Operations(pyfuse3.Operations):
         if fh == BATCHES_INODE:
             return
         if branch is CONTROL:
-            names = (*self._named, ACCESS_LOG_NAME, BATCHES_NAME, *BRANCH_NAMES)
+            names = (*self._named, *BRANCH_NAMES)
             for position, name in enumerate(names[start_id:], start_id + 1):
                 if not pyfuse3.readdir_reply(token, name, self._lookup_control(name), position):
                     return
@@ -238,15 +240,24 @@ class Operations(pyfuse3.Operations):
 
     def _lookup_control(self, name: bytes) -> EntryAttributes:
         if name in self._named:
-            # They have no size, like files in /proc: an open generates them, and programs read to their end.
-            return self._control_text(self._named[name])
-        if name == ACCESS_LOG_NAME:
-            return self._access_log()
-        if name == BATCHES_NAME:
-            return self._batches()
+            return self._control(self._named[name])
         if name in BRANCH_NAMES:
             return self._attributes(BRANCH_NAMES[name], ROOT)
         return _no_such_entry()
+
+    def _control(self, inode: InodeT) -> EntryAttributes:
+        """The attributes of `.redoxfs`, and of its files."""
+        if inode == CONTROL_INODE:
+            return self._directory(inode)
+        if inode == BATCHES_INODE:
+            # For the owner alone: other users could push the owner's batches out of the table.
+            return _owners(self._directory(inode), 0o500)
+        # They have no size, like files in /proc: an open generates them, and programs read to their end.
+        attributes = self._text(inode, b"")
+        # The access log tells what others open, and is served by the session and the request loop
+        # (`redoxfs.fs.access_log`). The other names files of any directory. Others read `.redoxfs/served`, which keeps
+        # the modes of directories.
+        return _owners(attributes, 0o400) if inode in (ACCESS_LOG_INODE, SERVED_BY_INODE) else attributes
 
     def _mark(self, name: bytes, thread: int) -> EntryAttributes:
         """A worker of a loader begins the batch ``name``: TOKEN-ITERATION-NUMBER. The kernel caches no such name."""
@@ -274,20 +285,6 @@ class Operations(pyfuse3.Operations):
         attributes.st_mode = stat.S_IFREG | 0o444
         attributes.st_nlink = 1
         return attributes
-
-    def _control_text(self, inode: InodeT) -> EntryAttributes:
-        """The attributes of a text in `.redoxfs` itself."""
-        attributes = self._text(inode, b"")
-        # It names files of any directory. Others read `.redoxfs/served`, which keeps the modes of directories.
-        return _owners(attributes, 0o400) if inode == SERVED_BY_INODE else attributes
-
-    def _batches(self) -> EntryAttributes:
-        """For the owner alone: other users could push the owner's batches out of the table."""
-        return _owners(self._directory(BATCHES_INODE), 0o500)
-
-    def _access_log(self) -> EntryAttributes:
-        """The session and the request loop serve its content (`redoxfs.fs.access_log`). It tells what others open."""
-        return _owners(self._text(ACCESS_LOG_INODE, b""), 0o400)
 
     def _served(self, entry: int) -> bytes:
         path = self._node.served(entry)

@@ -54,10 +54,10 @@ class Recorder:
         self._stats = stats
         self._memory_fd = memory_fd
         self._trees = list(catalog.class_trees)
-        self._samples_of_tree = np.bincount(
-            catalog.tree_of_class, weights=np.bincount(catalog.class_of, minlength=len(catalog.tree_of_class)),
-            minlength=len(self._trees),
-        ).astype(np.int64)[:TREES]  # fmt: skip
+        self._class_sizes = np.bincount(catalog.class_of, minlength=len(catalog.tree_of_class))
+        of_all = np.bincount(catalog.tree_of_class, weights=self._class_sizes, minlength=len(self._trees))
+        self._samples_of_all_trees = of_all.astype(np.int64)
+        self._samples_of_tree = self._samples_of_all_trees[:TREES]
         about = node.plan.about
         self._watch = LapWatch(
             self._samples_of_tree.tolist(),
@@ -66,7 +66,7 @@ class Recorder:
             chunk_of=lambda sample: node.plan.policy.chunk_of(sample),
             chunk_samples=len(catalog.class_of) / max(1, about.get("chunks", 1)),
             class_of=lambda samples: catalog.class_of[samples],
-            class_sizes=self._class_sizes,
+            class_sizes=self._class_sizes_of,
         )
         self._history = History()
         self._given = 0
@@ -176,20 +176,15 @@ class Recorder:
             of_sample = node.plan.policy.laps(samples) - 1 + np.unpackbits(state.had, count=len(samples))
             turns = np.bincount(self._tree_of_all(samples), weights=of_sample, minlength=len(self._trees))
         elif node.given:
-            turns = (np.array(node.lowest_laps()) - 1) * (self._samples_of_tree_all() / nodes)
+            turns = (np.array(node.lowest_laps()) - 1) * (self._samples_of_all_trees / nodes)
         for tree in range(len(self._samples_of_tree)):
             began = turns[tree] == 0
             self._watch.resume(tree, turns=round(turns[tree]), nodes=nodes, whole=bool(began))
         self.due = self._watch.due
 
-    def _class_sizes(self, tree: int) -> npt.NDArray[np.int64]:
+    def _class_sizes_of(self, tree: int) -> npt.NDArray[np.int64]:
         """int64[classes]: how many samples each class of a tree has; 0 of other classes."""
-        catalog = self._catalog
-        sizes = np.bincount(catalog.class_of, minlength=len(catalog.tree_of_class))
-        return np.where(catalog.tree_of_class == tree, sizes, 0)
-
-    def _samples_of_tree_all(self) -> npt.NDArray[np.int64]:
-        return np.bincount(self._tree_of_all(np.arange(len(self._catalog.class_of))), minlength=len(self._trees))
+        return np.where(self._catalog.tree_of_class == tree, self._class_sizes, 0)
 
     def _tree_of_all(self, samples: npt.NDArray[np.integer]) -> Int32:
         trees: Int32 = self._catalog.tree_of_class[self._catalog.class_of[samples]]

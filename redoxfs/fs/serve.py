@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager, nullcontext
+from contextlib import AsyncExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -291,9 +291,6 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         if past is None:
             host = await join(None)
 
-        async def log_level(data: bytes) -> dict[str, Any]:
-            return _log_level(data.decode("ascii", "replace"))
-
         async def tell(_data: bytes) -> dict[str, Any]:
             return stats()
 
@@ -303,7 +300,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         verbs: dict[str, Verb] = {
             "stats": tell,
             "history": tell_history,
-            "log-level": log_level,
+            "log-level": _log_level,
             "state-save": state.save,
             "state-load": state.load,
             "state-save-less": ahead.save_less,
@@ -320,7 +317,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
             node.checkpoint()
         with (
             _signals_noted() as noted,
-            _relayed(Operations(catalog.tree, node, stats=stats, history=recorder.text)) as relay,
+            closing(Relay(Operations(catalog.tree, node, stats=stats, history=recorder.text))) as relay,
             _mounted(spec, tree, relay, shared) as (device, session),
         ):
 
@@ -413,9 +410,9 @@ async def _run(
         nursery.cancel_scope.cancel()
 
 
-def _log_level(asked: str) -> dict[str, Any]:
-    """Log from the level ``asked`` on, unless it is empty. Raises ValueError for one that is not known."""
-    root = logging.getLogger()
+async def _log_level(data: bytes) -> dict[str, Any]:
+    """Log from the level in ``data`` on, unless it is empty. Raises ValueError for one that is not known."""
+    asked, root = data.decode("ascii", "replace"), logging.getLogger()
     before = logging.getLevelName(root.level).lower()
     if asked:
         if asked.upper() not in logging.getLevelNamesMapping():
@@ -452,15 +449,6 @@ def _signals_noted() -> Iterator[list[int]]:
         raise
     for number in before:
         signal.signal(number, signal.SIG_IGN)
-
-
-@contextmanager
-def _relayed(operations: Operations) -> Iterator[Relay]:
-    relay = Relay(operations)
-    try:
-        yield relay
-    finally:
-        relay.close()
 
 
 @contextmanager
