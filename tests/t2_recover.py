@@ -148,7 +148,7 @@ class Mount:
         self._journal = Journal(self._shared, checkpoint_entries=50)
         self.node = self._make_node(MortalKernel(self._life), self._journal)
         self.node.start()
-        self._arrivals = self.node.supply.take_over()
+        self._arrivals = self.node.supply.loader.take_over()
         self._begun: set[int] = set()
 
     def end(self) -> None:
@@ -172,7 +172,7 @@ class Mount:
                     if number not in self._begun:
                         await self.begin_request(number, request)
                 self._journal.checkpoint_if_due()
-                if self._waiting and not self.node.supply.deliver_some():
+                if self._waiting and not self.node.supply.loader.deliver_some():
                     with trio.fail_after(PATIENCE_S):
                         await trio.lowlevel.wait_readable(self._arrivals)
             except Killed:

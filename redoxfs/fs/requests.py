@@ -206,7 +206,7 @@ class Requests:
         self._taking = trio.CancelScope()
         for entry in node.out_of_date():
             session.ask(entry, True)
-        self._arrivals = node.supply.take_over()
+        self._arrivals = node.supply.loader.take_over()
         session.watch(self._arrivals)
 
     def go_on(self, recovered: Recovered) -> None:
@@ -258,7 +258,7 @@ class Requests:
     # The loop
 
     async def _serve(self, post: Callable[[], bool]) -> None:
-        take, deliver, journal = self._session.take, self._node.supply.deliver_some, self._journal
+        take, deliver, journal = self._session.take, self._node.supply.loader.deliver_some, self._journal
         recorder, served = self._recorder, () if self._recorder is None else self._recorder.served
         fd, turn = self._session.fileno(), perf_counter()
         while True:
@@ -293,7 +293,7 @@ class Requests:
         for _ in range(SLICES_FIRST):
             if self._node.next_deadline > trio.current_time():
                 return
-            if not self._node.supply.deliver_some():
+            if not self._node.supply.loader.deliver_some():
                 break
         self._node.expire()
         self._take_held()
@@ -331,7 +331,7 @@ class Requests:
         async def deliver() -> None:
             while True:
                 await trio.lowlevel.wait_readable(self._arrivals)
-                self._node.supply.deliver_some()
+                self._node.supply.loader.deliver_some()
 
         self._nursery.start_soon(deliver)
         with trio.move_on_after(grace_s):

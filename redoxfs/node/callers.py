@@ -57,6 +57,7 @@ class Callers:
         programs: those that get exact files; None: no program is recognized.
 
     ``copying``  the threads that run one of ``programs``, with its name
+    ``heard_s``  by thread: when it was last heard, in s since boot, the latest last
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Callers:
         self._proc = proc
         self._clock_s = clock_s
         self._signal = signal
-        self._heard_s: OrderedDict[int, float] = OrderedDict()
+        self.heard_s: OrderedDict[int, float] = OrderedDict()
         self._look_s = 0.0
         self._sessions_s = 0.0
         self._sessions: dict[str, list[str]] = {}
@@ -86,13 +87,13 @@ class Callers:
         if thread == UNKNOWN_THREAD:
             return 0.0
         heard_s = self._clock_s()
-        before_s = self._heard_s.get(thread, -1.0)
+        before_s = self.heard_s.get(thread, -1.0)
         if before_s < heard_s - RECYCLED_S or before_s < self._began_s:
             self._recognize(thread)
-        self._heard_s[thread] = heard_s
-        self._heard_s.move_to_end(thread)
-        if len(self._heard_s) > HOLDS:
-            self._heard_s.popitem(last=False)
+        self.heard_s[thread] = heard_s
+        self.heard_s.move_to_end(thread)
+        if len(self.heard_s) > HOLDS:
+            self.heard_s.popitem(last=False)
         return heard_s
 
     def watch_copying(self, tell: Callable[[bool], None]) -> None:
@@ -120,7 +121,7 @@ class Callers:
         if self._programs is not None and now_s >= self._sessions_s:
             self._sessions_s = now_s + SESSIONS_EVERY_S
             found: dict[str, set[str]] = {}
-            for thread, heard_s in islice(reversed(self._heard_s.items()), THREADS_OF_SESSIONS):
+            for thread, heard_s in islice(reversed(self.heard_s.items()), THREADS_OF_SESSIONS):
                 if heard_s > now_s - SESSIONS_S and thread not in self.copying:
                     seen = self._programs.session_of(thread)
                     if seen is not None:
@@ -128,18 +129,13 @@ class Callers:
             self._sessions = {session: sorted(names) for session, names in found.items()}
         return self._sessions
 
-    @property
-    def heard_s(self) -> Mapping[int, float]:
-        """By thread: when it was last heard, in s since boot, the latest last."""
-        return self._heard_s
-
     def resume(self, heard_s: Mapping[int, float]) -> None:
         """Continue with what another process heard since the last boot."""
-        self._heard_s.update(heard_s)
+        self.heard_s.update(heard_s)
 
     def is_another(self, thread: int) -> bool:
         """Whether the number belonged to another thread when it was last seen. A request with it is here."""
-        heard_s = self._heard_s.get(thread)
+        heard_s = self.heard_s.get(thread)
         if not self._sees or heard_s is None or self._clock_s() - heard_s < RECYCLED_S:
             return False
         try:

@@ -9,7 +9,7 @@ fails: the kernel would fill it with zeros.
 
 import errno
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -42,7 +42,11 @@ class ExactFile(NamedTuple):
 
 
 class ExactFiles:
-    """Opens and reads source files in worker threads. Called from the node's task alone."""
+    """Opens and reads source files in worker threads. Called from the node's task alone.
+
+    ``changed_states``  by entry: the present states that are not those of the scan, or were not before
+    ``stale_pages``     entries whose pages in the kernel are void at the next open
+    """
 
     def __init__(self, tree: Tree, store: ChunkStore, opens: Waits, reads: Waits, permissions: Permissions) -> None:
         self._size: memoryview[int] = tree.size.data
@@ -53,9 +57,9 @@ class ExactFiles:
         self._opens = opens
         self._reads = reads
         self._limiter = trio.CapacityLimiter(THREADS)
-        self._now: dict[int, Stamp] = {}
+        self.changed_states: dict[int, Stamp] = {}
         self._handles: dict[int, list[Stamp]] = {}
-        self._stale_pages: set[int] = set()
+        self.stale_pages: set[int] = set()
 
     def state(self, entry: int) -> Stamp:
         """The state that stat returns: the known state, with the size of the longest open state."""
@@ -73,7 +77,7 @@ class ExactFiles:
 
     def known(self, entry: int) -> Stamp:
         """The file's state at the last open, else at the scan."""
-        return self._now.get(entry) or self.scanned(entry)
+        return self.changed_states.get(entry) or self.scanned(entry)
 
     def scanned(self, entry: int) -> Stamp:
         """The state of a file at the scan."""
@@ -108,23 +112,23 @@ class ExactFiles:
     def _opened(self, entry: int, file: SourceFile, branch: int, *, bypasses: bool = False) -> tuple[ExactFile, bool]:
         stamp = file.stamp
         if stamp != self.known(entry):
-            self._now[entry] = stamp
-            self._stale_pages.add(entry)
+            self.changed_states[entry] = stamp
+            self.stale_pages.add(entry)
         others = self._handles.setdefault(entry, [])
         alone = all(other == stamp for other in others)
         others.append(stamp)
-        keep = alone and entry not in self._stale_pages
+        keep = alone and entry not in self.stale_pages
         if not alone:
-            self._stale_pages.add(entry)
+            self.stale_pages.add(entry)
         elif not bypasses:
             # Such an open drops them.
-            self._stale_pages.discard(entry)
+            self.stale_pages.discard(entry)
         return ExactFile(file, entry, alone, branch, bypasses), keep
 
     def resume(self, known: Mapping[int, Stamp], stale: Iterable[int]) -> None:
         """Continue with what another process knew of files (`changed_states`, `stale_pages`). Before any open."""
-        self._now.update(known)
-        self._stale_pages.update(stale)
+        self.changed_states.update(known)
+        self.stale_pages.update(stale)
 
     def reopen(self, entry: int, stamp: Stamp, branch: int, *, shares_pages: bool | None = None) -> ExactFile:
         """A handle of another process on ``stamp`` of a file. ``shares_pages``: what it was, None to decide as `open`.
@@ -136,16 +140,6 @@ class ExactFiles:
             return self._opened(entry, file, branch)[0]
         self._handles.setdefault(entry, []).append(stamp)
         return ExactFile(file, entry, shares_pages, branch)
-
-    @property
-    def changed_states(self) -> Mapping[int, Stamp]:
-        """By entry: the present states that are not those of the scan, or were not before."""
-        return self._now
-
-    @property
-    def stale_pages(self) -> Collection[int]:
-        """Entries whose pages in the kernel are void at the next open."""
-        return self._stale_pages
 
     async def read(self, file: ExactFile, offset: int, size: int) -> bytes:
         end = file.file.stamp.size
@@ -163,10 +157,6 @@ class ExactFiles:
         if not others:
             del self._handles[file.entry]
         return self.state(file.entry) != before
-
-    def changed(self) -> Set[int]:
-        """Entries whose files have changed since the scan."""
-        return self._now.keys()
 
 
 class _Reopened:

@@ -85,11 +85,6 @@ class Loader:
         trio.lowlevel.spawn_system_task(self._deliver_by_itself)
         trio.lowlevel.spawn_system_task(self._deliver_callables)
 
-    @property
-    def most_in_flight(self) -> int:
-        """How many reads may be in flight now."""
-        return 0 if self._closed else self._reader.counts()["threads"]
-
     def reads(self) -> dict[str, Any]:
         """How many reads were carried out so far and how long they took, without those of copies, as in stats.json."""
         counts = {"reads": 0, "read_ns": 0, "threads": 0} if self._closed else self._reader.counts()

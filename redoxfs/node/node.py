@@ -867,7 +867,7 @@ class Node:
 
     def out_of_date(self) -> set[int]:
         """Entries of which the tree does not have the present size and time."""
-        return self.supply.changed() | self.exact.changed()
+        return {*self.supply.changed_sizes, *self.exact.changed_states}
 
     # Counts
 
@@ -890,7 +890,7 @@ class Node:
             "copying": sorted(set(self.copying.values())),
             "sessions": self.callers.sessions(),
             "wait_seconds": round(self._opens.seconds + self._reads.seconds, 6),
-            "changed": self.supply.changed_count(self.exact.changed()),
+            "changed": self.supply.changed_count(self.exact.changed_states.keys()),
             "lap": dict(zip(catalog.class_trees, self.lowest_laps(), strict=True)),
             "laps": {
                 tree: lap._asdict() for tree, lap in zip(catalog.class_trees, self.plan.policy.tree_laps(), strict=True)
@@ -1057,7 +1057,7 @@ class Node:
             self._journal.note(CHANGED, 0, 0, 0, entry, NO_SAMPLE, 0, size)
 
     def _access_changed(self, entry: int) -> None:
-        self._ask(entry, entry in self.out_of_date())
+        self._ask(entry, entry in self.supply.changed_sizes or entry in self.exact.changed_states)
         self.kernel.changed(entry)
 
     def _ask(self, entry: int, asks: bool) -> None:

@@ -44,6 +44,8 @@ class Supply:
     Args:
         plan: returns the plan in force.
         changed: called with the entry of a file that has changed since the scan, or is as it was again (False).
+
+    ``changed_sizes``  by entry: the sizes of files that have changed since the scan
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Supply:
         self._expected: dict[Read, tuple[Sequence[Content], _Loading | None]] = {}
         self._loads_in_flight = 0
         self._load_times = Histogram()
-        self._changed_size: dict[int, int] = {}
+        self.changed_sizes: dict[int, int] = {}
         # Whether any file ever was.
         self._has_changed = False
         self._fetch: Callable[[Content], None] | None = None
@@ -96,15 +98,11 @@ class Supply:
             self._loader.close()
         self._store.end()
 
-    def take_over(self) -> int:
-        """See `Loader.take_over`."""
+    @property
+    def loader(self) -> Loader:
+        """What delivers the bytes, after `start`."""
         assert self._loader is not None
-        return self._loader.take_over()
-
-    def deliver_some(self) -> bool:
-        """See `Loader.deliver_some`."""
-        assert self._loader is not None
-        return self._loader.deliver_some()
+        return self._loader
 
     # Turns
 
@@ -258,25 +256,16 @@ class Supply:
 
     def size(self, entry: int) -> int:
         """The size of a file when it was last read, else at the scan."""
-        size = self._changed_size.get(entry)
+        size = self.changed_sizes.get(entry)
         return self._tree_size[entry] if size is None else size
 
-    def changed(self) -> set[int]:
-        """Entries whose files have changed since the scan."""
-        return set(self._changed_size)
-
     def changed_count(self, others: Set[int]) -> int:
-        """How many entries are in `changed` or in ``others``. It copies neither: they may be millions."""
-        return len(self._changed_size) + len(others) - len(self._changed_size.keys() & others)
-
-    @property
-    def changed_sizes(self) -> Mapping[int, int]:
-        """By entry: the sizes of files that have changed since the scan."""
-        return self._changed_size
+        """How many entries are in `changed_sizes` or in ``others``. It copies neither: they may be millions."""
+        return len(self.changed_sizes) + len(others) - len(self.changed_sizes.keys() & others)
 
     def resume(self, changed_sizes: Mapping[int, int]) -> None:
         """Continue with what another process knew."""
-        self._changed_size.update(changed_sizes)
+        self.changed_sizes.update(changed_sizes)
         self._has_changed |= bool(changed_sizes)
         for entry in changed_sizes:
             self._changed(entry, True)
@@ -313,7 +302,7 @@ class Supply:
         told = {"loads_in_flight": self._loads_in_flight, "load_seconds": of_times, **of_reads}
         of_store, of_cache = self._store.stats(), self._store.cache_stats()
         if of_store is not None and self._loader is not None:
-            told["objects"] = {**of_store, "reads_limit": self._loader.most_in_flight}
+            told["objects"] = {**of_store, "reads_limit": of_reads["reads_limit"]}
         if of_cache is not None:
             told["cache"] = of_cache
         return told
@@ -390,7 +379,7 @@ class Supply:
     def _deliver(self, content: Content, payload: Payload) -> None:
         for file in payload:
             if isinstance(file, FileBytes):
-                has_news = file.changed or bool(self._changed_size or self._permissions.now)
+                has_news = file.changed or bool(self.changed_sizes or self._permissions.now)
             else:
                 has_news = isinstance(file, NarrowedError)
             if has_news:
@@ -404,18 +393,18 @@ class Supply:
             if isinstance(got, FileBytes):
                 if got.changed:
                     self._note_change(entry, got.stamp.size)
-                elif self._changed_size.pop(entry, None) is not None:
+                elif self.changed_sizes.pop(entry, None) is not None:
                     self._changed(entry, False)
                 self._permissions.saw_as_scanned(entry)
             elif isinstance(got, NarrowedError):
                 self._permissions.saw(entry, got.access)
 
     def _note_change(self, entry: int, size: int) -> None:
-        if entry not in self._changed_size:
+        if entry not in self.changed_sizes:
             path = os.fsdecode(self._tree.path(entry))
             log.warning("a file has changed since the scan", extra={"fields": {"path": path, "bytes": size}})
         self._has_changed = True
-        self._changed_size[entry] = size
+        self.changed_sizes[entry] = size
         self._changed(entry, True)
 
 
