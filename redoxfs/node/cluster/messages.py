@@ -72,7 +72,6 @@ class Messages:
     # From peers
 
     def handle(self, message: Message) -> Reply | Awaitable[Reply] | None:
-        """The answer to another node's message, with the bytes; None where that node has the answer."""
         if self._node.is_frozen:
             raise OSError(errno.EAGAIN, "this node's process ends")
         handled = self._policy.handle(message)
@@ -90,7 +89,6 @@ class Messages:
         return self._reply(answer, self._node.supply.give(handled))
 
     def reread(self, sample: int) -> Reply | Awaitable[Reply]:
-        """The bytes of a sample that lies here, for a node that has lost them."""
         supply = self._node.supply
         if self._node.is_frozen or supply.owner(sample) is not None:
             raise OSError(errno.EAGAIN, "this node's process ends, or its list of nodes is another")
@@ -116,11 +114,9 @@ class Messages:
         return reply
 
     def release(self, reply: Reply) -> None:
-        """The bytes of ``reply`` have been sent."""
         self._sent(self._contents.pop(id(reply), ()))
 
     def receive(self, answer: Answer, sizes: Sequence[int]) -> Sequence[Callable[[Payload], None]] | None:
-        """Callbacks for the bytes of each of the answer's samples; None where they are not wanted."""
         del sizes  # the core keeps account of the sizes that the samples should have
         policy, node = self._policy, self._node
         if node.is_frozen:
@@ -153,7 +149,6 @@ class Messages:
             self._node.supply.came(content, payload)
 
     def follow(self, requester: int, epoch: int, order: npt.NDArray[np.int32]) -> None:
-        """``requester`` will ask in ``order`` in ``epoch``."""
         policy = self._policy
         if policy.needs_order:
             policy.follow(requester, epoch, order)
@@ -161,15 +156,12 @@ class Messages:
             self._node.checkpoint()
 
     def lost(self, node: int) -> None:
-        """``node`` does not answer any more."""
         self._changed(self._policy.lost(node))
 
     def found(self, node: int) -> None:
-        """``node`` answers again."""
         self._changed(self._policy.found(node))
 
     def restarted(self, node: int) -> None:
-        """Another process has taken the place of ``node``."""
         self._changed(self._policy.restarted(node))
 
     # To peers

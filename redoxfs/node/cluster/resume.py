@@ -73,15 +73,12 @@ class Laps:
     # For peers
 
     def kept(self) -> bytes:
-        """The file that the laps start from: this node's part or, of a state that was loaded, all."""
         return self._kept
 
     def turns(self) -> bytes:
-        """The file of this node's turns so far."""
         return self._state.encoded()
 
     async def resume(self, kept: Mapping[str, bytes]) -> str:
-        """Start where all nodes were; the lineage of these laps. Raises ValueError."""
         of_all = {self._own: self._kept, **kept}
         states = await self._decoded({address: data for address, data in of_all.items() if data})
         if not states:
@@ -105,7 +102,6 @@ class Laps:
         return lineage
 
     async def follow_state(self, data: bytes) -> None:
-        """Start from the state that the other nodes have loaded. Raises ValueError."""
         try:
             turns = await in_thread(self._state.decoded_whole, data)
             _check_laps(turns)
@@ -118,15 +114,12 @@ class Laps:
         await self._prefetch.follow_from(turns)
 
     def set_lap_lineage(self, lap_lineage: str) -> None:
-        """The lineage of these laps."""
         self.lineage = lap_lineage
 
     def begun(self) -> npt.NDArray[np.int32]:
-        """int32[n]: how many laps have begun."""
         return self._policy.begun()
 
     def rejoin(self, begun: npt.NDArray[np.int32]) -> None:
-        """This process has taken the place of another."""
         if self._resumes:
             self._say("the other nodes continued without this node, so it joins them and resumes nothing")
         policy = self._policy
