@@ -191,9 +191,10 @@ class Requests:
             INTERRUPT: self._interrupt,
         }
         if access_log is not None:
+            read = access_log.read
             self._handlers |= {
-                LOG_READ: partial(self._read_log, access_log, waits=True),
-                LOG_TRY: partial(self._read_log, access_log, waits=False),
+                LOG_READ: lambda unique, handle, _thread, number, size: read(unique, handle, number, size, waits=True),
+                LOG_TRY: lambda unique, handle, _thread, number, size: read(unique, handle, number, size, waits=False),
                 LOG_POLL: lambda unique, handle, _thread, waiter, _size: access_log.poll(unique, handle, waiter),
                 LOG_RELEASE: lambda _unique, handle, _thread, _offset, _size: access_log.release(handle),
             }
@@ -422,14 +423,6 @@ class Requests:
                 # Nobody waits any more, or it failed: nobody will close it.
                 self._node.close(file.handle)
         self._done(file.outcome, received_ns, inode, thread, file.sample, 0)
-
-    # The access log
-
-    @staticmethod
-    def _read_log(
-        access_log: AccessLog, unique: int, handle: int, _thread: int, number: int, size: int, *, waits: bool
-    ) -> None:
-        access_log.read(unique, handle, number, size, waits=waits)
 
     def _interrupt(self, _unique: int, number: int, _thread: int, _offset: int, _size: int) -> None:
         # Every other wait has a deadline.

@@ -1,6 +1,6 @@
 """The counters of a node, since its start."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 
 @dataclass(slots=True)
@@ -28,6 +28,3 @@ class Counters:
     remote_samples: int = 0
     degraded: int = 0
     errors: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)

@@ -17,7 +17,6 @@ import trio
 
 from redoxfs.chunks import ChunkStore, SourceFile, Stamp
 from redoxfs.chunks.store import Access
-from redoxfs.dataset import Tree
 from redoxfs.node.permissions import Permissions
 from redoxfs.node.threads import in_thread
 from redoxfs.node.waits import Waits
@@ -44,14 +43,20 @@ class ExactFile(NamedTuple):
 class ExactFiles:
     """Opens and reads source files in worker threads. Called from the node's task alone.
 
+    ``scanned``         returns the state of a file at the scan
     ``changed_states``  by entry: the present states that are not those of the scan, or were not before
     ``stale_pages``     entries whose pages in the kernel are void at the next open
     """
 
-    def __init__(self, tree: Tree, store: ChunkStore, opens: Waits, reads: Waits, permissions: Permissions) -> None:
-        self._size: memoryview[int] = tree.size.data
-        self._mtime_ns: memoryview[int] = tree.mtime_ns.data
-        self._inode: memoryview[int] = tree.inode.data
+    def __init__(
+        self,
+        scanned: Callable[[int], Stamp],
+        store: ChunkStore,
+        opens: Waits,
+        reads: Waits,
+        permissions: Permissions,
+    ) -> None:
+        self.scanned = scanned
         self._store = store
         self._permissions = permissions
         self._opens = opens
@@ -78,10 +83,6 @@ class ExactFiles:
     def known(self, entry: int) -> Stamp:
         """The file's state at the last open, else at the scan."""
         return self.changed_states.get(entry) or self.scanned(entry)
-
-    def scanned(self, entry: int) -> Stamp:
-        """The state of a file at the scan."""
-        return Stamp(self._size[entry], self._mtime_ns[entry], self._inode[entry])
 
     async def open(self, entry: int, branch: int = 0, *, bypasses: bool = False) -> tuple[ExactFile, bool]:
         """An open file, and whether the kernel's pages and size belong to this state of it.

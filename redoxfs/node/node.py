@@ -18,7 +18,7 @@ import math
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -235,7 +235,7 @@ class Node:
         self._failures = failures()
         self._opens = Waits(timeout_s)
         self._reads = Waits(timeout_s)
-        self.exact = ExactFiles(catalog.tree, store, self._opens, self._reads, self.permissions)
+        self.exact = ExactFiles(self.supply.scanned, store, self._opens, self._reads, self.permissions)
         self._rereads = trio.CapacityLimiter(WAITING_READS)
         self.files = OpenFiles()
         # By the time they began, as all have one timeout.
@@ -766,7 +766,6 @@ class Node:
         if isinstance(opened, ExactFile):
             if self.exact.close(opened):
                 self._exact_changed(opened.entry)
-                self._ask(opened.entry, not self.exact.is_as_scanned(opened.entry))
         else:
             self.closed(opened.path, self.binding.close(opened.path))
 
@@ -807,7 +806,6 @@ class Node:
         handle = self.files.keep(file)
         if not keep_pages:
             self._exact_changed(entry)
-            self._ask(entry, not self.exact.is_as_scanned(entry))
         if self._journal is not None:
             self._journal.stamp(entry, file.file.stamp)
         return OpenFile(handle, None, -1, keep_pages or bypasses, shares_pages, Outcome.DIRECT)
@@ -815,6 +813,7 @@ class Node:
     def _exact_changed(self, entry: int) -> None:
         """Its attributes in the kernel are not those of the file itself any more."""
         self.kernel.changed(entry, redirected=self.is_redirected(entry))
+        self._ask(entry, not self.exact.is_as_scanned(entry))
 
     # Programs that are not the job
 
@@ -886,7 +885,7 @@ class Node:
             "classes": len(catalog.class_names),
             "memory_limit_bytes": self.plan.memory_bytes,
             "memory_used_bytes": self.memory.used_bytes,
-            **self.counters.as_dict(),
+            **asdict(self.counters),
             "copying": sorted(set(self.copying.values())),
             "sessions": self.callers.sessions(),
             "wait_seconds": round(self._opens.seconds + self._reads.seconds, 6),
@@ -1061,7 +1060,7 @@ class Node:
         self.kernel.changed(entry)
 
     def _ask(self, entry: int, asks: bool) -> None:
-        self.kernel.ask(entry, asks or self.permissions.differ(entry))
+        self.kernel.ask(entry, asks or entry in self.permissions.now)
 
     def _bound_stamp(self, path: int, file: int) -> Stamp | None:
         """The stamp of the file that a handle on the path reads, once it is known."""

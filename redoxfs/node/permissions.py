@@ -21,10 +21,6 @@ class Permissions:
         self._told = told
         self.now: dict[int, Access] = {}
 
-    def differ(self, entry: int) -> bool:
-        """Whether they are not those of the scan."""
-        return entry in self.now
-
     def of(self, entry: int) -> Access:
         """What is known of a file, and what the kernel checks."""
         return self.now.get(entry) or self._scanned(entry)

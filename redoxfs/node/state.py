@@ -32,6 +32,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -272,11 +273,8 @@ class StateFile:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write ``data`` to disk at ``path``, as a `StateFile`. Raises OSError."""
-    file = StateFile(path)
-    try:
+    with closing(StateFile(path)) as file:
         file.replace(data)
-    finally:
-        file.close()
 
 
 class Passing(Protocol):
@@ -351,7 +349,7 @@ class StateWriter:
         node: Passing,
     ) -> None:
         self._file = file
-        self._about = about
+        self.about = about
         self._samples = samples
         self._node = node
         self._all: Cluster = SingleNode(node)
@@ -396,15 +394,11 @@ class StateWriter:
     def decoded_whole(self, data: bytes) -> Turns:
         """The turns of all nodes, from a file that was saved. In any thread. Raises StateError."""
         state = decode(data)
-        state.check(self._about())
+        state.check(self.about())
         return state.turns
 
-    def about(self) -> Mapping[str, str]:
-        """The facts that the laps depend on, as they are now."""
-        return self._about()
-
     def _own_about(self) -> Mapping[str, str]:
-        about = of_one_node(self._about(), self._all.nodes)
+        about = of_one_node(self.about(), self._all.nodes)
         return {**about, LAP_LINEAGE: self._all.lap_lineage} if self._all.nodes > 1 else about
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -434,7 +428,7 @@ class StateWriter:
         path = Path(os.fsdecode(data))
         if not path.is_absolute() or "\0" in os.fspath(path):
             raise ValueError("expected the absolute path of a file")
-        about = self._about()
+        about = self.about()
         if turns is None:
             turns = await self._all.turns_of_all()
         # A disk that does not answer must hold up neither the file of this node nor saves to other disks.
