@@ -1,11 +1,13 @@
 """Settings that every tier shares, the markers that follow from a tier, and what each test costs."""
 
 import gc
+import inspect
 import os
 import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from heapq import nlargest
 from operator import itemgetter
 from pathlib import Path
@@ -16,6 +18,7 @@ import ports
 import pytest
 import seclusion
 import spent
+import trio
 from hypothesis import HealthCheck, settings
 from machine import Machine
 from patience import PATIENCE_S
@@ -104,6 +107,14 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
         setup_s = meter.cost_s() - before_s
         item.stash[SETUP_S] = max(setup_s, item.stash.get(SETUP_S, 0.0))
         item.stash[UNPAID_S] = item.stash[SETUP_S] - setup_s
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """A test that is a coroutine gets an event loop of its own."""
+    test = pyfuncitem.obj
+    if inspect.iscoroutinefunction(test):
+        pyfuncitem.obj = lambda **fixtures: trio.run(partial(test, **fixtures))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -25,7 +25,11 @@ PARTS = ["Promise", "Exceptions", "Tests"]
 def lanes_in(file: Path) -> dict[str, bool]:
     """The names of a file's tests, and whether each runs on every change."""
     nodes = ast.walk(ast.parse(file.read_text()))
-    tests = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    tests = [
+        node
+        for node in nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    ]
     return {test.name: "pytest.mark.long" not in map(ast.unparse, test.decorator_list) for test in tests}
 
 

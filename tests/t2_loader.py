@@ -80,99 +80,87 @@ def until_done(reader: Reader | Transfers, reads: int) -> None:
         os.sched_yield()
 
 
-def test_awaited_files_are_read_and_delivered_first(store: DirectoryStore) -> None:
-    async def main() -> None:
-        delivered: list[int] = []
-        loader = Loader(lambda _read, payloads: delivered.append(number_in(payloads)), threads=1)
-        gate = Gate()
-        reads = reads_of(store, range(8))
-        with gate.shut():
-            loader.submit(reads[:1], awaited=False)
-            gate.entered.wait()
-            loader.submit(reads[1:4], awaited=False)
-            loader.submit(reads[4:6], awaited=True)
-            loader.submit(reads[6:], awaited=True)
-            loader.hasten(reads[3])
-            loader.hasten(reads[0])
-            gate.open()
-            until_done(loader._reader, 8)
-        loader.hasten(reads[7])
-        with trio.fail_after(PATIENCE_S):
-            while len(delivered) < 8:
-                await trio.lowlevel.checkpoint()
+async def test_awaited_files_are_read_and_delivered_first(store: DirectoryStore) -> None:
+    delivered: list[int] = []
+    loader = Loader(lambda _read, payloads: delivered.append(number_in(payloads)), threads=1)
+    gate = Gate()
+    reads = reads_of(store, range(8))
+    with gate.shut():
+        loader.submit(reads[:1], awaited=False)
+        gate.entered.wait()
+        loader.submit(reads[1:4], awaited=False)
+        loader.submit(reads[4:6], awaited=True)
+        loader.submit(reads[6:], awaited=True)
+        loader.hasten(reads[3])
         loader.hasten(reads[0])
-        assert delivered == [0, 4, 6, 3, 7, 1, 2, 5]
-        loader.close()
-
-    trio.run(main)
-
-
-def test_reads_of_copies_and_of_the_source_are_delivered_in_turn(store: DirectoryStore) -> None:
-    async def main() -> None:
-        delivered: list[Read] = []
-        loader = Loader(lambda read, _payloads: delivered.append(read), threads=1, copies_threads=1)
-        others = reads_of(store, range(8))
-        copies = [
-            CopyRead(read, lambda _samples, _size: None, lambda _samples, _errors: ())
-            for read in reads_of(store, range(8, 16))
-            if isinstance(read, NativeRead)
-        ]
-        loader.submit([*copies, *others], awaited=False)
-        assert loader._copies is not None
-        until_done(loader._copies, 8)
+        gate.open()
         until_done(loader._reader, 8)
-        with trio.fail_after(PATIENCE_S):
-            while len(delivered) < 16:
-                await trio.lowlevel.checkpoint()
-        assert [isinstance(read, CopyRead) for read in delivered] == [True, False] * 8
-        loader.close()
-
-    trio.run(main)
-
-
-def test_delivery_is_cut_into_slices(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        # Each result takes a slice.
-        monkeypatch.setattr(loader_module, "SLICE_S", -1.0)
-        delivered: list[int] = []
-        loader = Loader(lambda _read, payloads: delivered.append(number_in(payloads)), threads=4)
-        loader.submit(reads_of(store, range(FILES)), awaited=False)
-        until_done(loader._reader, FILES)
-        with trio.fail_after(PATIENCE_S):
-            while len(delivered) < FILES:
-                before = len(delivered)
-                await trio.lowlevel.checkpoint()
-                assert len(delivered) <= before + 2
-        loader.close()
-        assert sorted(delivered) == list(range(FILES))
-
-    trio.run(main)
+    loader.hasten(reads[7])
+    with trio.fail_after(PATIENCE_S):
+        while len(delivered) < 8:
+            await trio.lowlevel.checkpoint()
+    loader.hasten(reads[0])
+    assert delivered == [0, 4, 6, 3, 7, 1, 2, 5]
+    loader.close()
 
 
-def test_the_owner_of_the_descriptor_delivers(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        # One slice has time for all results.
-        monkeypatch.setattr(loader_module, "SLICE_S", PATIENCE_S)
-        delivered: list[int] = []
-        loader = Loader(lambda _read, payloads: delivered.append(number_in(payloads)), threads=2)
-        await trio.testing.wait_all_tasks_blocked()
-        fd = loader.take_over()
-        assert loader.take_over() == fd
-        assert not loader.deliver_some()
-        loader.submit(reads_of(store, range(5)), awaited=False)
-        until_done(loader._reader, 5)
-        await trio.testing.wait_all_tasks_blocked()
-        assert delivered == []
-        with trio.fail_after(PATIENCE_S):
-            await trio.lowlevel.wait_readable(fd)
-        assert loader.deliver_some()
-        assert sorted(delivered) == list(range(5))
-        with trio.move_on_after(0) as waiting:
-            await trio.lowlevel.wait_readable(fd)
-        assert waiting.cancelled_caught
-        loader.close()
+async def test_reads_of_copies_and_of_the_source_are_delivered_in_turn(store: DirectoryStore) -> None:
+    delivered: list[Read] = []
+    loader = Loader(lambda read, _payloads: delivered.append(read), threads=1, copies_threads=1)
+    others = reads_of(store, range(8))
+    copies = [
+        CopyRead(read, lambda _samples, _size: None, lambda _samples, _errors: ())
+        for read in reads_of(store, range(8, 16))
+        if isinstance(read, NativeRead)
+    ]
+    loader.submit([*copies, *others], awaited=False)
+    assert loader._copies is not None
+    until_done(loader._copies, 8)
+    until_done(loader._reader, 8)
+    with trio.fail_after(PATIENCE_S):
+        while len(delivered) < 16:
+            await trio.lowlevel.checkpoint()
+    assert [isinstance(read, CopyRead) for read in delivered] == [True, False] * 8
+    loader.close()
 
-    trio.run(main)
+
+async def test_delivery_is_cut_into_slices(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each result takes a slice.
+    monkeypatch.setattr(loader_module, "SLICE_S", -1.0)
+    delivered: list[int] = []
+    loader = Loader(lambda _read, payloads: delivered.append(number_in(payloads)), threads=4)
+    loader.submit(reads_of(store, range(FILES)), awaited=False)
+    until_done(loader._reader, FILES)
+    with trio.fail_after(PATIENCE_S):
+        while len(delivered) < FILES:
+            before = len(delivered)
+            await trio.lowlevel.checkpoint()
+            assert len(delivered) <= before + 2
+    loader.close()
+    assert sorted(delivered) == list(range(FILES))
+
+
+async def test_the_owner_of_the_descriptor_delivers(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    # One slice has time for all results.
+    monkeypatch.setattr(loader_module, "SLICE_S", PATIENCE_S)
+    delivered: list[int] = []
+    loader = Loader(lambda _read, payloads: delivered.append(number_in(payloads)), threads=2)
+    await trio.testing.wait_all_tasks_blocked()
+    fd = loader.take_over()
+    assert loader.take_over() == fd
+    assert not loader.deliver_some()
+    loader.submit(reads_of(store, range(5)), awaited=False)
+    until_done(loader._reader, 5)
+    await trio.testing.wait_all_tasks_blocked()
+    assert delivered == []
+    with trio.fail_after(PATIENCE_S):
+        await trio.lowlevel.wait_readable(fd)
+    assert loader.deliver_some()
+    assert sorted(delivered) == list(range(5))
+    with trio.move_on_after(0) as waiting:
+        await trio.lowlevel.wait_readable(fd)
+    assert waiting.cancelled_caught
+    loader.close()
 
 
 def test_a_bug_in_delivery_is_logged_and_the_rest_arrives(

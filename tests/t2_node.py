@@ -80,24 +80,21 @@ async def whole(node: Node, entry: int, thread: int) -> int:
     return int(data.rstrip(b"."))
 
 
-def test_epochs_are_exact_and_classes_kept(source: tuple[Catalog, int]) -> None:
-    async def main() -> None:
-        store = HeldStore()
-        catalog = source[0]
-        async with running(source, store) as node:
-            for epoch in range(3):
-                order = np.random.default_rng(epoch).permutation(entries(source))
-                served = [await whole(node, int(entry), 100 + epoch) for entry in order]
-                assert sorted(served) == list(range(CLASSES * PER_CLASS))
-                asked = catalog.sample_of[order]
-                assert (catalog.class_of[asked] == catalog.class_of[served]).all()
-            stats = node.stats()
-            assert stats["opens"] == stats["redirected"] + stats["exact"] == 3 * CLASSES * PER_CLASS
-            assert stats["bytes_read"] == stats["bytes_served"] == stats["opens"] * 1000
-            assert stats["lap"] == {".": 3}
-            assert stats["memory_used_bytes"] <= stats["memory_limit_bytes"]
-
-    trio.run(main)
+async def test_epochs_are_exact_and_classes_kept(source: tuple[Catalog, int]) -> None:
+    store = HeldStore()
+    catalog = source[0]
+    async with running(source, store) as node:
+        for epoch in range(3):
+            order = np.random.default_rng(epoch).permutation(entries(source))
+            served = [await whole(node, int(entry), 100 + epoch) for entry in order]
+            assert sorted(served) == list(range(CLASSES * PER_CLASS))
+            asked = catalog.sample_of[order]
+            assert (catalog.class_of[asked] == catalog.class_of[served]).all()
+        stats = node.stats()
+        assert stats["opens"] == stats["redirected"] + stats["exact"] == 3 * CLASSES * PER_CLASS
+        assert stats["bytes_read"] == stats["bytes_served"] == stats["opens"] * 1000
+        assert stats["lap"] == {".": 3}
+        assert stats["memory_used_bytes"] <= stats["memory_limit_bytes"]
 
 
 def test_the_same_requests_give_the_same_answers(source: tuple[Catalog, int]) -> None:
@@ -109,27 +106,24 @@ def test_the_same_requests_give_the_same_answers(source: tuple[Catalog, int]) ->
     assert trio.run(answers) == trio.run(answers)
 
 
-def test_open_and_read_of_a_resident_sample_never_suspend(source: tuple[Catalog, int]) -> None:
-    async def main() -> None:
-        store = HeldStore()
-        async with running(source, store) as node:
-            order = entries(source)
-            await whole(node, order[0], 100)
+async def test_open_and_read_of_a_resident_sample_never_suspend(source: tuple[Catalog, int]) -> None:
+    store = HeldStore()
+    async with running(source, store) as node:
+        order = entries(source)
+        await whole(node, order[0], 100)
+        await all_arrived(node)
+        direct = 0
+        for entry in order[1:]:
+            loads = node.counters.demand_loads
+            opening = node.open(entry, 100)
+            if isinstance(opening, OpenFile):
+                direct += 1
+                assert isinstance(node.read(opening.handle, 0, 100), memoryview)
+            else:
+                assert node.counters.demand_loads > loads
+                await opening
             await all_arrived(node)
-            direct = 0
-            for entry in order[1:]:
-                loads = node.counters.demand_loads
-                opening = node.open(entry, 100)
-                if isinstance(opening, OpenFile):
-                    direct += 1
-                    assert isinstance(node.read(opening.handle, 0, 100), memoryview)
-                else:
-                    assert node.counters.demand_loads > loads
-                    await opening
-                await all_arrived(node)
-            assert direct > 5
-
-    trio.run(main)
+        assert direct > 5
 
 
 def test_immediate_answers_equal_awaited_ones(source: tuple[Catalog, int]) -> None:
@@ -165,67 +159,58 @@ def test_immediate_answers_equal_awaited_ones(source: tuple[Catalog, int]) -> No
         assert trio.run(answers, False, seed) == trio.run(answers, True, seed)
 
 
-def test_opens_of_one_load_in_flight_share_it(source: tuple[Catalog, int]) -> None:
-    async def main() -> None:
-        store = HeldStore()
-        store.gate.clear()
-        async with running(source, store, share=1.0) as node:
-            served: list[int] = []
+async def test_opens_of_one_load_in_flight_share_it(source: tuple[Catalog, int]) -> None:
+    store = HeldStore()
+    store.gate.clear()
+    async with running(source, store, share=1.0) as node:
+        served: list[int] = []
 
-            async def reader(entry: int, thread: int) -> None:
-                served.append(await whole(node, entry, thread))
+        async def reader(entry: int, thread: int) -> None:
+            served.append(await whole(node, entry, thread))
 
-            async with trio.open_nursery() as nursery:
-                for thread in range(3):
-                    nursery.start_soon(reader, entries(source)[0], 100 + thread)
-                await trio.testing.wait_all_tasks_blocked()
-                assert node.counters.demand_loads == 1
-                assert node.counters.in_flight_waits == 2
-                store.gate.set()
-            assert len(set(served)) == 1
-            assert max(Counter(store.reads_made).values()) == 1
-            assert node.stats()["wait_seconds"] > 0
-
-    trio.run(main)
+        async with trio.open_nursery() as nursery:
+            for thread in range(3):
+                nursery.start_soon(reader, entries(source)[0], 100 + thread)
+            await trio.testing.wait_all_tasks_blocked()
+            assert node.counters.demand_loads == 1
+            assert node.counters.in_flight_waits == 2
+            store.gate.set()
+        assert len(set(served)) == 1
+        assert max(Counter(store.reads_made).values()) == 1
+        assert node.stats()["wait_seconds"] > 0
 
 
-def test_several_chunk_loads_are_in_flight_at_once(source: tuple[Catalog, int]) -> None:
-    async def main() -> None:
-        store = HeldStore()
-        store.gate.clear()
-        async with running(source, store, share=1.0) as node:
-            async with trio.open_nursery() as nursery:
-                for number, entry in enumerate(entries(source)):
-                    nursery.start_soon(opened_by, node, entry, 1000 + number)
-                await trio.testing.wait_all_tasks_blocked()
-                assert node.counters.chunk_loads == source[0].class_of.size // 4
-                # Opens wait; reads of bytes in memory, closes and stats do not.
-                assert node.stat(entries(source)[0], 7) == (1000, False)
-                store.gate.set()
-            assert node.stats()["open_files"] == len(entries(source))
-
-    trio.run(main)
+async def test_several_chunk_loads_are_in_flight_at_once(source: tuple[Catalog, int]) -> None:
+    store = HeldStore()
+    store.gate.clear()
+    async with running(source, store, share=1.0) as node:
+        async with trio.open_nursery() as nursery:
+            for number, entry in enumerate(entries(source)):
+                nursery.start_soon(opened_by, node, entry, 1000 + number)
+            await trio.testing.wait_all_tasks_blocked()
+            assert node.counters.chunk_loads == source[0].class_of.size // 4
+            # Opens wait; reads of bytes in memory, closes and stats do not.
+            assert node.stat(entries(source)[0], 7) == (1000, False)
+            store.gate.set()
+        assert node.stats()["open_files"] == len(entries(source))
 
 
-def test_a_broken_sample_fails_only_the_open_of_its_turn(source: tuple[Catalog, int]) -> None:
-    async def main() -> None:
-        store = HeldStore()
-        store.broken = {5}
-        async with running(source, store) as node:
-            for epoch in range(3):
-                served, failed = [], []
-                for entry in entries(source):
-                    try:
-                        served.append(await whole(node, entry, 100 + epoch))
-                    except OSError as error:
-                        failed.append(error.errno)
-                assert failed == [errno.EIO]
-                assert sorted([*served, 5]) == list(range(CLASSES * PER_CLASS))
-            assert node.counters.errors == 3
-            store.broken = set()
-            assert len({await whole(node, entry, 200) for entry in entries(source)}) == CLASSES * PER_CLASS
-
-    trio.run(main)
+async def test_a_broken_sample_fails_only_the_open_of_its_turn(source: tuple[Catalog, int]) -> None:
+    store = HeldStore()
+    store.broken = {5}
+    async with running(source, store) as node:
+        for epoch in range(3):
+            served, failed = [], []
+            for entry in entries(source):
+                try:
+                    served.append(await whole(node, entry, 100 + epoch))
+                except OSError as error:
+                    failed.append(error.errno)
+            assert failed == [errno.EIO]
+            assert sorted([*served, 5]) == list(range(CLASSES * PER_CLASS))
+        assert node.counters.errors == 3
+        store.broken = set()
+        assert len({await whole(node, entry, 200) for entry in entries(source)}) == CLASSES * PER_CLASS
 
 
 class Unreadable:
@@ -273,21 +258,18 @@ def test_the_log_names_the_files_of_failed_opens_and_reads(
     ]
 
 
-def test_a_failed_read_is_retried_at_its_turn(source: tuple[Catalog, int]) -> None:
-    async def main() -> None:
-        store = HeldStore()
-        async with running(source, store, share=1.0) as node:
-            store.broken = set(range(CLASSES * PER_CLASS))
-            with pytest.raises(OSError):
-                await whole(node, entries(source)[0], 100)
-            while len(store.reads_made) < 4:
-                await trio.sleep(0)
-            store.broken = set()
-            served = [await whole(node, entry, 100) for entry in entries(source)[1:]]
-            assert len(set(served)) == CLASSES * PER_CLASS - 1
-            assert node.counters.samples_reread > 0
-
-    trio.run(main)
+async def test_a_failed_read_is_retried_at_its_turn(source: tuple[Catalog, int]) -> None:
+    store = HeldStore()
+    async with running(source, store, share=1.0) as node:
+        store.broken = set(range(CLASSES * PER_CLASS))
+        with pytest.raises(OSError):
+            await whole(node, entries(source)[0], 100)
+        while len(store.reads_made) < 4:
+            await trio.sleep(0)
+        store.broken = set()
+        served = [await whole(node, entry, 100) for entry in entries(source)[1:]]
+        assert len(set(served)) == CLASSES * PER_CLASS - 1
+        assert node.counters.samples_reread > 0
 
 
 def test_an_open_that_waits_too_long_fails_at_its_deadline(source: tuple[Catalog, int]) -> None:
@@ -320,58 +302,49 @@ def test_an_open_that_waits_too_long_fails_at_its_deadline(source: tuple[Catalog
     trio.run(main, clock=clock)
 
 
-def test_open_files_past_their_share_are_read_by_position(source: tuple[Catalog, int]) -> None:
-    async def main() -> None:
-        store = HeldStore()
-        async with running(source, store) as node:
-            opened = [await opened_by(node, entry, 1000 + n) for n, entry in enumerate(entries(source))]
+async def test_open_files_past_their_share_are_read_by_position(source: tuple[Catalog, int]) -> None:
+    store = HeldStore()
+    async with running(source, store) as node:
+        opened = [await opened_by(node, entry, 1000 + n) for n, entry in enumerate(entries(source))]
+        stats = node.stats()
+        assert stats["dropped"] > len(opened) / 2
+        assert stats["memory_used_bytes"] <= stats["memory_limit_bytes"]
+        served = set()
+        for one in opened:
+            head = await read_from(node, one.handle, 0, 10)
+            tail = await read_from(node, one.handle, 10, 5000)
+            assert head + tail == store.content(int(head.rstrip(b".")))
+            served.add(head)
+            assert await read_from(node, one.handle, 1000, 10) == b""
+        assert len(served) == len(opened)
+        for one in opened:
+            node.close(one.handle)
+        assert node.stats()["open_files"] == node.stats()["dropped"] == node.stats()["in_open_files"] == 0
+
+
+async def test_reserved_samples_stay_within_memory(source: tuple[Catalog, int]) -> None:
+    async with running(source, HeldStore()) as node:
+        for round_number in range(6):
+            for number, entry in enumerate(entries(source)):
+                node.stat(entry, 1000 * round_number + number)
+            await whole(node, entries(source)[round_number], 99_000 + round_number)
+            await all_arrived(node)
             stats = node.stats()
-            assert stats["dropped"] > len(opened) / 2
             assert stats["memory_used_bytes"] <= stats["memory_limit_bytes"]
-            served = set()
-            for one in opened:
-                head = await read_from(node, one.handle, 0, 10)
-                tail = await read_from(node, one.handle, 10, 5000)
-                assert head + tail == store.content(int(head.rstrip(b".")))
-                served.add(head)
-                assert await read_from(node, one.handle, 1000, 10) == b""
-            assert len(served) == len(opened)
-            for one in opened:
-                node.close(one.handle)
-            assert node.stats()["open_files"] == node.stats()["dropped"] == node.stats()["in_open_files"] == 0
-
-    trio.run(main)
+        served = [await whole(node, entry, 99_999) for entry in entries(source)]
+        assert {source[0].class_of[s] for s in served} == set(range(CLASSES))
 
 
-def test_reserved_samples_stay_within_memory(source: tuple[Catalog, int]) -> None:
-    async def main() -> None:
-        async with running(source, HeldStore()) as node:
-            for round_number in range(6):
-                for number, entry in enumerate(entries(source)):
-                    node.stat(entry, 1000 * round_number + number)
-                await whole(node, entries(source)[round_number], 99_000 + round_number)
-                await all_arrived(node)
-                stats = node.stats()
-                assert stats["memory_used_bytes"] <= stats["memory_limit_bytes"]
-            served = [await whole(node, entry, 99_999) for entry in entries(source)]
-            assert {source[0].class_of[s] for s in served} == set(range(CLASSES))
-
-    trio.run(main)
-
-
-def test_an_open_that_fails_half_way_leaves_nothing_bound(source: tuple[Catalog, int]) -> None:
-    async def main() -> None:
-        async with running(source, HeldStore()) as node:
-            good, node.kernel = node.kernel, BrokenKernel()
-            with pytest.raises(OSError, match="no memory"):
-                node.open(entries(source)[0], 100)
-            node.kernel = good
-            stats = node.stats()
-            assert (stats["bound"], stats["open_files"], stats["errors"]) == (0, 0, 1)
-            served = [await whole(node, entry, 200) for entry in entries(source)]
-            assert len(set(served)) >= CLASSES * PER_CLASS - 1
-
-    trio.run(main)
+async def test_an_open_that_fails_half_way_leaves_nothing_bound(source: tuple[Catalog, int]) -> None:
+    async with running(source, HeldStore()) as node:
+        good, node.kernel = node.kernel, BrokenKernel()
+        with pytest.raises(OSError, match="no memory"):
+            node.open(entries(source)[0], 100)
+        node.kernel = good
+        stats = node.stats()
+        assert (stats["bound"], stats["open_files"], stats["errors"]) == (0, 0, 1)
+        served = [await whole(node, entry, 200) for entry in entries(source)]
+        assert len(set(served)) >= CLASSES * PER_CLASS - 1
 
 
 class BrokenKernel(NoKernel):
@@ -379,80 +352,74 @@ class BrokenKernel(NoKernel):
         raise OSError(errno.ENOMEM, f"no memory for {entries}")
 
 
-def test_awaited_reads_go_first_and_in_order() -> None:
-    async def main() -> None:
-        gate, order, done = threading.Event(), list[int](), trio.Event()
+async def test_awaited_reads_go_first_and_in_order() -> None:
+    gate, order, done = threading.Event(), list[int](), trio.Event()
 
-        def read(number: int) -> Read:
-            def run() -> Sequence[Payload]:
+    def read(number: int) -> Read:
+        def run() -> Sequence[Payload]:
+            gate.wait()
+            order.append(number)
+            return [()]
+
+        return Read((number,), run)
+
+    loader = Loader(lambda read, _payloads: done.set() if read.samples == (9,) else None, threads=1)
+    reads = [read(number) for number in range(10)]
+    loader.submit(reads[0:1], awaited=True)  # in progress
+    loader.submit([reads[1], reads[8], reads[9]], awaited=True)
+    loader.submit([reads[2]], awaited=True)
+    loader.submit([reads[3]], awaited=True)
+    loader.hasten(reads[8])
+    gate.set()
+    with trio.fail_after(PATIENCE_S):
+        await done.wait()
+    loader.close()
+    assert [number for number in order if number] == [1, 2, 3, 8, 9]
+
+
+async def test_results_come_in_slices_awaited_ones_first() -> None:
+    was_begun, gate, delivered = [threading.Event() for _ in range(104)], threading.Event(), list[int]()
+
+    def deliver(read: Read, _payloads: Sequence[Payload]) -> None:
+        # Five of them take a slice, or fewer where a sleep takes longer.
+        time.sleep(SLICE_S / 5)
+        delivered.extend(read.samples)
+
+    def read(number: int) -> Read:
+        def run() -> Sequence[Payload]:
+            was_begun[number].set()
+            if number == 102:
                 gate.wait()
-                order.append(number)
-                return [()]
+            return [()]
 
-            return Read((number,), run)
+        return Read((number,), run)
 
-        loader = Loader(lambda read, _payloads: done.set() if read.samples == (9,) else None, threads=1)
-        reads = [read(number) for number in range(10)]
-        loader.submit(reads[0:1], awaited=True)  # in progress
-        loader.submit([reads[1], reads[8], reads[9]], awaited=True)
-        loader.submit([reads[2]], awaited=True)
-        loader.submit([reads[3]], awaited=True)
-        loader.hasten(reads[8])
-        gate.set()
-        with trio.fail_after(PATIENCE_S):
-            await done.wait()
-        loader.close()
-        assert [number for number in order if number] == [1, 2, 3, 8, 9]
-
-    trio.run(main)
-
-
-def test_results_come_in_slices_awaited_ones_first() -> None:
-    async def main() -> None:
-        was_begun, gate, delivered = [threading.Event() for _ in range(104)], threading.Event(), list[int]()
-
-        def deliver(read: Read, _payloads: Sequence[Payload]) -> None:
-            # Five of them take a slice, or fewer where a sleep takes longer.
-            time.sleep(SLICE_S / 5)
-            delivered.extend(read.samples)
-
-        def read(number: int) -> Read:
-            def run() -> Sequence[Payload]:
-                was_begun[number].set()
-                if number == 102:
-                    gate.wait()
-                return [()]
-
-            return Read((number,), run)
-
-        # Nothing is delivered before this task yields to the loop, and the only thread has finished each read by then.
-        loader = Loader(deliver, threads=1)
-        reads = [read(number) for number in range(104)]
-        loader.submit(reads[:100], awaited=False)
-        assert was_begun[99].wait(PATIENCE_S)
-        loader.submit(reads[100:101], awaited=True)
-        assert was_begun[100].wait(PATIENCE_S)
-        loader.submit(reads[101:102], awaited=True)
-        assert was_begun[101].wait(PATIENCE_S)
-        loader.submit(reads[102:103], awaited=False)
-        assert was_begun[102].wait(PATIENCE_S)
-        loader.hasten(reads[60])  # here
-        loader.hasten(reads[102])  # in progress
-        gate.set()
-        loader.submit(reads[103:], awaited=False)
-        assert was_begun[103].wait(PATIENCE_S)
-        most = 0
-        with trio.fail_after(PATIENCE_S):
-            while len(delivered) < 104:
-                before = len(delivered)
-                await trio.lowlevel.checkpoint()
-                most = max(most, len(delivered) - before)
-        loader.close()
-        # Two slices: trio may run one between two turns of this task, and then the other.
-        assert most <= 2 * 6
-        assert delivered == [100, 101, 60, 102, *(number for number in range(104) if number not in (100, 101, 60, 102))]
-
-    trio.run(main)
+    # Nothing is delivered before this task yields to the loop, and the only thread has finished each read by then.
+    loader = Loader(deliver, threads=1)
+    reads = [read(number) for number in range(104)]
+    loader.submit(reads[:100], awaited=False)
+    assert was_begun[99].wait(PATIENCE_S)
+    loader.submit(reads[100:101], awaited=True)
+    assert was_begun[100].wait(PATIENCE_S)
+    loader.submit(reads[101:102], awaited=True)
+    assert was_begun[101].wait(PATIENCE_S)
+    loader.submit(reads[102:103], awaited=False)
+    assert was_begun[102].wait(PATIENCE_S)
+    loader.hasten(reads[60])  # here
+    loader.hasten(reads[102])  # in progress
+    gate.set()
+    loader.submit(reads[103:], awaited=False)
+    assert was_begun[103].wait(PATIENCE_S)
+    most = 0
+    with trio.fail_after(PATIENCE_S):
+        while len(delivered) < 104:
+            before = len(delivered)
+            await trio.lowlevel.checkpoint()
+            most = max(most, len(delivered) - before)
+    loader.close()
+    # Two slices: trio may run one between two turns of this task, and then the other.
+    assert most <= 2 * 6
+    assert delivered == [100, 101, 60, 102, *(number for number in range(104) if number not in (100, 101, 60, 102))]
 
 
 def test_a_loop_ends_cleanly_with_results_pending() -> None:
@@ -480,46 +447,37 @@ def test_a_loop_ends_cleanly_with_results_pending() -> None:
     loader.close()
 
 
-def test_a_store_that_raises_fails_only_its_own_samples(source: tuple[Catalog, int]) -> None:
+async def test_a_store_that_raises_fails_only_its_own_samples(source: tuple[Catalog, int]) -> None:
     class Raising(HeldStore):
         def _payloads(self, sample: int) -> Sequence[Payload]:
             if sample == 3:
                 raise ZeroDivisionError
             return super()._payloads(sample)
 
-    async def main() -> None:
-        async with running(source, Raising()) as node:
-            outcomes = []
-            for entry in entries(source):
-                try:
-                    outcomes.append(await whole(node, entry, 100))
-                except OSError as error:
-                    outcomes.append(-(error.errno or 0))
-            assert sorted(outcomes) == sorted([-errno.EIO, *(s for s in range(CLASSES * PER_CLASS) if s != 3)])
-
-    trio.run(main)
+    async with running(source, Raising()) as node:
+        outcomes = []
+        for entry in entries(source):
+            try:
+                outcomes.append(await whole(node, entry, 100))
+            except OSError as error:
+                outcomes.append(-(error.errno or 0))
+        assert sorted(outcomes) == sorted([-errno.EIO, *(s for s in range(CLASSES * PER_CLASS) if s != 3)])
 
 
-def test_a_second_look_needs_no_second_read(source: tuple[Catalog, int]) -> None:
-    async def main() -> None:
-        store = HeldStore()
-        async with running(source, store) as node:
-            assert len({await whole(node, entries(source)[0], 100) for _ in range(5)}) == 1
-            assert node.counters.samples_reread == 0
-            assert node.counters.joined == 4
-            assert max(Counter(store.reads_made).values()) == 1
-
-    trio.run(main)
+async def test_a_second_look_needs_no_second_read(source: tuple[Catalog, int]) -> None:
+    store = HeldStore()
+    async with running(source, store) as node:
+        assert len({await whole(node, entries(source)[0], 100) for _ in range(5)}) == 1
+        assert node.counters.samples_reread == 0
+        assert node.counters.joined == 4
+        assert max(Counter(store.reads_made).values()) == 1
 
 
-def test_stopping_leaves_no_thread(source: tuple[Catalog, int]) -> None:
-    async def main() -> None:
-        async with running(source, HeldStore()) as node:
-            await whole(node, entries(source)[0], 100)
-            assert any(thread.name.startswith("redoxfs-read") for thread in threading.enumerate())
-        assert not any(thread.name.startswith("redoxfs-read") for thread in threading.enumerate())
-
-    trio.run(main)
+async def test_stopping_leaves_no_thread(source: tuple[Catalog, int]) -> None:
+    async with running(source, HeldStore()) as node:
+        await whole(node, entries(source)[0], 100)
+        assert any(thread.name.startswith("redoxfs-read") for thread in threading.enumerate())
+    assert not any(thread.name.startswith("redoxfs-read") for thread in threading.enumerate())
 
 
 # Callers
@@ -582,43 +540,37 @@ def test_a_thread_born_after_the_last_call_is_another() -> None:
     assert callers.is_another(threading.get_native_id())
 
 
-def test_a_reused_thread_number_inherits_no_second_look(source: tuple[Catalog, int], tmp_path: Path) -> None:
-    async def main() -> None:
-        now = [100.0]
-        callers = Callers(tmp_path, lambda: now[0], signal=lambda *_: None)
-        write_stat(tmp_path, 7, born_s=90)
-        async with running(source, HeldStore(), callers=callers) as node:
-            first, other = entries(source)[:2]
-            before = await whole(node, first, 7)
-            write_stat(tmp_path, 7, born_s=150)
-            now[0] = 200.0
-            node.stat(other, 7)
-            assert await whole(node, first, 7) != before
-            assert node.counters.joined == 0
-
-    trio.run(main)
+async def test_a_reused_thread_number_inherits_no_second_look(source: tuple[Catalog, int], tmp_path: Path) -> None:
+    now = [100.0]
+    callers = Callers(tmp_path, lambda: now[0], signal=lambda *_: None)
+    write_stat(tmp_path, 7, born_s=90)
+    async with running(source, HeldStore(), callers=callers) as node:
+        first, other = entries(source)[:2]
+        before = await whole(node, first, 7)
+        write_stat(tmp_path, 7, born_s=150)
+        now[0] = 200.0
+        node.stat(other, 7)
+        assert await whole(node, first, 7) != before
+        assert node.counters.joined == 0
 
 
-def test_reservations_of_an_ended_thread_are_freed(source: tuple[Catalog, int]) -> None:
-    async def main() -> None:
-        now = [100.0]
-        alive = {7, 8}
+async def test_reservations_of_an_ended_thread_are_freed(source: tuple[Catalog, int]) -> None:
+    now = [100.0]
+    alive = {7, 8}
 
-        def signal(thread: int, _signal: int) -> None:
-            if thread not in alive:
-                raise ProcessLookupError
+    def signal(thread: int, _signal: int) -> None:
+        if thread not in alive:
+            raise ProcessLookupError
 
-        async with running(source, HeldStore(), callers=Callers(clock_s=lambda: now[0], signal=signal)) as node:
-            first, *others = entries(source)[:PER_CLASS]
-            for entry in others:
-                node.stat(entry, 7)
-            alive.remove(7)
-            now[0] += 1
-            node.stat(first, 8)
-            assert node.binding.counts()["reservations"] == 1
-            assert node.stats()["put_aside"] == 0
-
-    trio.run(main)
+    async with running(source, HeldStore(), callers=Callers(clock_s=lambda: now[0], signal=signal)) as node:
+        first, *others = entries(source)[:PER_CLASS]
+        for entry in others:
+            node.stat(entry, 7)
+        alive.remove(7)
+        now[0] += 1
+        node.stat(first, 8)
+        assert node.binding.counts()["reservations"] == 1
+        assert node.stats()["put_aside"] == 0
 
 
 def test_ended_threads_are_found_at_intervals() -> None:
@@ -772,19 +724,15 @@ def test_a_control_socket_that_was_removed_is_made_anew(tmp_path: Path) -> None:
     assert not os.listdir(folder)
 
 
-def test_a_request_for_another_mount_is_refused(tmp_path: Path) -> None:
+async def test_a_request_for_another_mount_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "control"
-
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            await listening(path, "it", nursery, device="0:52")
-            for device in (None, "0:52"):
-                assert await trio.to_thread.run_sync(name_at, path, device) == "it"
-            with pytest.raises(ValueError, match="serves the mount with device 0:52"):
-                await trio.to_thread.run_sync(name_at, path, "0:53")
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
+    async with trio.open_nursery() as nursery:
+        await listening(path, "it", nursery, device="0:52")
+        for device in (None, "0:52"):
+            assert await trio.to_thread.run_sync(name_at, path, device) == "it"
+        with pytest.raises(ValueError, match="serves the mount with device 0:52"):
+            await trio.to_thread.run_sync(name_at, path, "0:53")
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(
@@ -909,22 +857,19 @@ def test_the_control_socket_refuses_unknown_verbs(tmp_path: Path, verb: str) -> 
     assert calls == 0
 
 
-def test_reads_that_nobody_wants_any_more_are_not_made(source: tuple[Catalog, int]) -> None:
-    async def main() -> None:
-        store = HeldStore(source[0])
-        # Of a whole chunk one sample is awaited. Others are queued behind it.
-        store.depth = 1
-        async with running(source, store) as node:
-            store.gate.clear()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(whole, node, entries(source)[0], 100)
-                await trio.testing.wait_all_tasks_blocked()
-                assert node.counters.samples_loaded > 1
-                cells = build_cells(source[0].class_of, source[0].sample_bytes, chunk_size=4, seed=0)
-                node.renew(plan_slot(source[0], cells, memory_bytes=node.plan.memory_bytes, seed=1))
-                store.gate.set()
-            assert len(store.reads_made) == 1, "the awaited one, which a path owns"
-            served = [await whole(node, entry, 200) for entry in entries(source)]
-            assert sorted(served) == list(range(CLASSES * PER_CLASS))
-
-    trio.run(main)
+async def test_reads_that_nobody_wants_any_more_are_not_made(source: tuple[Catalog, int]) -> None:
+    store = HeldStore(source[0])
+    # Of a whole chunk one sample is awaited. Others are queued behind it.
+    store.depth = 1
+    async with running(source, store) as node:
+        store.gate.clear()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(whole, node, entries(source)[0], 100)
+            await trio.testing.wait_all_tasks_blocked()
+            assert node.counters.samples_loaded > 1
+            cells = build_cells(source[0].class_of, source[0].sample_bytes, chunk_size=4, seed=0)
+            node.renew(plan_slot(source[0], cells, memory_bytes=node.plan.memory_bytes, seed=1))
+            store.gate.set()
+        assert len(store.reads_made) == 1, "the awaited one, which a path owns"
+        served = [await whole(node, entry, 200) for entry in entries(source)]
+        assert sorted(served) == list(range(CLASSES * PER_CLASS))

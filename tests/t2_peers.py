@@ -326,7 +326,7 @@ def payload_of(random_: random.Random, sample: int, longest: int) -> Payload:
 # Answers
 
 
-def test_answers_of_every_shape_arrive_unchanged() -> None:
+async def test_answers_of_every_shape_arrive_unchanged() -> None:
     random_ = random.Random(1)
     shelf: dict[int, Payload] = {}
     for sample in range(300):
@@ -336,45 +336,37 @@ def test_answers_of_every_shape_arrive_unchanged() -> None:
     shelf[302] = (file(b""),)
     shelf[303] = ()
     counts = [0, 1, 10, 1, 88, 0, 199, 1, 1, 1, 1, 1, 1, 1]
-
-    async def main() -> None:
-        home, requester = FakeService(shelf), FakeService()
-        async with pair(home, requester) as (at_home, asking):
-            for number, most in enumerate(counts):
-                asking.send(take(number, most))
-            await requester.until(lambda: len(requester.got) == len(shelf) and len(requester.answers) == len(counts))
-            assert {s: told(p) for s, p in requester.got.items()} == {s: told(p) for s, p in shelf.items()}
-            assert sorted(home.handled) == list(range(len(counts))), "each was asked once"
-            by_number = {answer.number: answer for answer in requester.answers}
-            assert by_number == {number: answer for (_, number), answer in home.given.items()}
-            total = sum(len(f.data) for p in shelf.values() for f in p if isinstance(f, FileBytes))
-            assert sum(map(sum, requester.sizes)) == total
-            # Releases are called in the order of the trio loop.
-            await trio.testing.wait_all_tasks_blocked(0.01)
-            assert not home.unreleased
-            stats = asking.stats()
-            assert (stats["requests_sent"], stats["samples_received"]) == (len(counts), len(shelf))
-            assert stats["retries"] == 0
-            assert total < stats["bytes_in"] == at_home.stats()["bytes_out"]
-
-    trio.run(main)
+    home, requester = FakeService(shelf), FakeService()
+    async with pair(home, requester) as (at_home, asking):
+        for number, most in enumerate(counts):
+            asking.send(take(number, most))
+        await requester.until(lambda: len(requester.got) == len(shelf) and len(requester.answers) == len(counts))
+        assert {s: told(p) for s, p in requester.got.items()} == {s: told(p) for s, p in shelf.items()}
+        assert sorted(home.handled) == list(range(len(counts))), "each was asked once"
+        by_number = {answer.number: answer for answer in requester.answers}
+        assert by_number == {number: answer for (_, number), answer in home.given.items()}
+        total = sum(len(f.data) for p in shelf.values() for f in p if isinstance(f, FileBytes))
+        assert sum(map(sum, requester.sizes)) == total
+        # Releases are called in the order of the trio loop.
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert not home.unreleased
+        stats = asking.stats()
+        assert (stats["requests_sent"], stats["samples_received"]) == (len(counts), len(shelf))
+        assert stats["retries"] == 0
+        assert total < stats["bytes_in"] == at_home.stats()["bytes_out"]
 
 
-def test_a_samples_bytes_keep_nothing_else_alive() -> None:
+async def test_a_samples_bytes_keep_nothing_else_alive() -> None:
     shelf: dict[int, Payload] = {n: (file(n.to_bytes(2) * 500),) for n in range(1000)}
-
-    async def main() -> None:
-        home, requester = FakeService(shelf), FakeService()
-        async with pair(home, requester) as (_, asking):
-            asking.send(take(0, 1000))
-            await requester.until(lambda: len(requester.got) == 1000)
-            for payload in requester.got.values():
-                (got,) = payload
-                assert isinstance(got, FileBytes)
-                whole = memoryview(got.data).obj
-                assert len(whole) == 1000  # type: ignore[arg-type]
-
-    trio.run(main)
+    home, requester = FakeService(shelf), FakeService()
+    async with pair(home, requester) as (_, asking):
+        asking.send(take(0, 1000))
+        await requester.until(lambda: len(requester.got) == 1000)
+        for payload in requester.got.values():
+            (got,) = payload
+            assert isinstance(got, FileBytes)
+            whole = memoryview(got.data).obj
+            assert len(whole) == 1000  # type: ignore[arg-type]
 
 
 def test_messages_and_answers_of_both_kinds_arrive_unchanged() -> None:
@@ -427,22 +419,19 @@ def replace_take(message: Take, **fields: Any) -> Take:
     return message._replace(**fields)
 
 
-def test_an_unneeded_answer_is_not_fetched() -> None:
-    async def main() -> None:
-        home, requester = FakeService({0: (file(bytes(3 * PART_BYTES)),), 1: (file(b"1"),)}), FakeService()
-        requester.wanted = False
-        async with pair(home, requester) as (_, asking):
-            asking.send(take(0, 1))
-            await requester.until(lambda: len(requester.answers) == 1)
-            assert len(home.unreleased) == 1, "the other parts may be asked for"
-            requester.wanted = True
-            asking.send(take(1, 1, acked_below=1))
-            await requester.until(lambda: 1 in requester.got)
-            await trio.testing.wait_all_tasks_blocked(0.01)
-            assert not home.unreleased, "acknowledged answers are dropped"
-            assert asking.stats()["bytes_in"] < 2 * PART_BYTES
-
-    trio.run(main)
+async def test_an_unneeded_answer_is_not_fetched() -> None:
+    home, requester = FakeService({0: (file(bytes(3 * PART_BYTES)),), 1: (file(b"1"),)}), FakeService()
+    requester.wanted = False
+    async with pair(home, requester) as (_, asking):
+        asking.send(take(0, 1))
+        await requester.until(lambda: len(requester.answers) == 1)
+        assert len(home.unreleased) == 1, "the other parts may be asked for"
+        requester.wanted = True
+        asking.send(take(1, 1, acked_below=1))
+        await requester.until(lambda: 1 in requester.got)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert not home.unreleased, "acknowledged answers are dropped"
+        assert asking.stats()["bytes_in"] < 2 * PART_BYTES
 
 
 def test_a_too_large_answer_is_an_error_for_each_file(caplog: pytest.LogCaptureFixture) -> None:
@@ -464,7 +453,7 @@ def test_a_too_large_answer_is_an_error_for_each_file(caplog: pytest.LogCaptureF
 # Losses
 
 
-def test_a_lossy_network_loses_and_repeats_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lossy_network_loses_and_repeats_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redoxfs.peers.client.LONGEST_PAUSE_S", 0.1)
     nodes, messages, most = 3, 15, 4
     randoms = random.Random(5)
@@ -476,48 +465,44 @@ def test_a_lossy_network_loses_and_repeats_no_sample(monkeypatch: pytest.MonkeyP
         ]
         for _ in range(nodes)
     ]
+    hosts = []
+    for node in range(nodes):
+        numbers = range(node * 10_000, node * 10_000 + messages * most * (nodes - 1))
+        hosts.append(FakeService({s: (file(randoms.randbytes(randoms.randrange(600_000))),) for s in numbers}))
+    view = View(1, addresses(nodes))
+    async with trio.open_nursery() as nursery:
+        done = [trio.Event() for _ in hosts]
 
-    async def main() -> None:
-        hosts = []
-        for node in range(nodes):
-            numbers = range(node * 10_000, node * 10_000 + messages * most * (nodes - 1))
-            hosts.append(FakeService({s: (file(randoms.randbytes(randoms.randrange(600_000))),) for s in numbers}))
-        view = View(1, addresses(nodes))
-        async with trio.open_nursery() as nursery:
-            done = [trio.Event() for _ in hosts]
+        async def one(node: int, task_status: trio.TaskStatus[Peers]) -> None:
+            async with running(view, node, hosts[node], transport=Lossy(*interceptors[node])) as peers:
+                task_status.started(peers)
+                await done[node].wait()
 
-            async def one(node: int, task_status: trio.TaskStatus[Peers]) -> None:
-                async with running(view, node, hosts[node], transport=Lossy(*interceptors[node])) as peers:
-                    task_status.started(peers)
-                    await done[node].wait()
-
-            peers = [await nursery.start(one, node) for node in range(nodes)]
-            await join_all(*peers)
-            for node, of_node in enumerate(peers):
-                of_node.follow(node, np.arange(PART_BYTES // 2, dtype=np.int64) + node)
-                for number in range(messages):
-                    for home in set(range(nodes)) - {node}:
-                        of_node.send(take(number, most, home=home, requester=node))
-            for host in hosts:
-                await host.until(lambda host=host: len(host.got) == messages * most * (nodes - 1))  # type: ignore[misc]
-                await host.until(lambda host=host: len(host.traces) == nodes - 1)  # type: ignore[misc]
-            everything = {sample: told(p) for host in hosts for sample, p in host.shelf.items()}
-            got = [sample for host in hosts for sample in host.got]
-            assert sorted(got) == sorted(everything)
-            assert {s: told(p) for host in hosts for s, p in host.got.items()} == everything
-            for node, host in enumerate(hosts):
-                assert not host.left
-                assert len(host.answers) == messages * (nodes - 1), "each answer is received once"
-                assert sorted(t[:2] for t in host.traces) == [(n, n) for n in range(nodes) if n != node]
-                assert all(order == list(range(n, n + PART_BYTES // 2)) for n, _, order in host.traces)
-                assert not host.restarts
-            assert sum(of.stats()["retries"] for of in peers) > 0
-            for event in done:
-                event.set()
-        for of_node in interceptors:
-            assert all(losing.lost for losing in of_node[:4]), "the test lost nothing"
-
-    trio.run(main)
+        peers = [await nursery.start(one, node) for node in range(nodes)]
+        await join_all(*peers)
+        for node, of_node in enumerate(peers):
+            of_node.follow(node, np.arange(PART_BYTES // 2, dtype=np.int64) + node)
+            for number in range(messages):
+                for home in set(range(nodes)) - {node}:
+                    of_node.send(take(number, most, home=home, requester=node))
+        for host in hosts:
+            await host.until(lambda host=host: len(host.got) == messages * most * (nodes - 1))  # type: ignore[misc]
+            await host.until(lambda host=host: len(host.traces) == nodes - 1)  # type: ignore[misc]
+        everything = {sample: told(p) for host in hosts for sample, p in host.shelf.items()}
+        got = [sample for host in hosts for sample in host.got]
+        assert sorted(got) == sorted(everything)
+        assert {s: told(p) for host in hosts for s, p in host.got.items()} == everything
+        for node, host in enumerate(hosts):
+            assert not host.left
+            assert len(host.answers) == messages * (nodes - 1), "each answer is received once"
+            assert sorted(t[:2] for t in host.traces) == [(n, n) for n in range(nodes) if n != node]
+            assert all(order == list(range(n, n + PART_BYTES // 2)) for n, _, order in host.traces)
+            assert not host.restarts
+        assert sum(of.stats()["retries"] for of in peers) > 0
+        for event in done:
+            event.set()
+    for of_node in interceptors:
+        assert all(losing.lost for losing in of_node[:4]), "the test lost nothing"
 
 
 def test_what_did_not_reach_a_peer_is_repeated_when_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -539,48 +524,40 @@ def test_what_did_not_reach_a_peer_is_repeated_when_it_calls(monkeypatch: pytest
     assert losing.lost == 1
 
 
-def test_dropped_bytes_of_an_answer_are_requested_again() -> None:
+async def test_dropped_bytes_of_an_answer_are_requested_again() -> None:
     shelf: dict[int, Payload] = {n: (file(bytes([n]) * 600_000),) for n in range(5)}
-
-    async def main() -> None:
-        home, requester = FakeService(shelf), FakeService()
-        # The reply is lost after all parts counted as sent.
-        losing = Losing("Part", first(1))
-        async with pair(home, requester, transport=Lossy(losing)) as (_, asking):
-            asking.send(take(0, 5))
-            await requester.until(lambda: len(requester.got) == 5)
-            assert {s: told(p) for s, p in requester.got.items()} == {s: told(p) for s, p in shelf.items()}
-            assert len(requester.answers) == 1
-            assert home.handled == [0, 0]
-            assert losing.lost == 1
-
-    trio.run(main)
+    home, requester = FakeService(shelf), FakeService()
+    # The reply is lost after all parts counted as sent.
+    losing = Losing("Part", first(1))
+    async with pair(home, requester, transport=Lossy(losing)) as (_, asking):
+        asking.send(take(0, 5))
+        await requester.until(lambda: len(requester.got) == 5)
+        assert {s: told(p) for s, p in requester.got.items()} == {s: told(p) for s, p in shelf.items()}
+        assert len(requester.answers) == 1
+        assert home.handled == [0, 0]
+        assert losing.lost == 1
 
 
-def test_a_later_message_keeps_bytes_not_yet_fetched() -> None:
+async def test_a_later_message_keeps_bytes_not_yet_fetched() -> None:
     shelf: dict[int, Payload] = {0: (file(b"0" * (PART_BYTES + 1)),), 1: (file(b"one"),)}
-
-    async def main() -> None:
-        home, requester = FakeService(shelf), FakeService()
-        held = threading.Event()
-        async with pair(home, requester, transport=Lossy(Losing("Part", lambda: not held.is_set(), before=True))) as (
-            _,
-            asking,
-        ):
-            asking.send(take(0, 1))
-            await requester.until(lambda: len(requester.answers) == 1)
-            # The core acknowledges message 0.
-            asking.send(take(1, 1, acked_below=1))
-            await requester.until(lambda: 1 in requester.got)
-            held.set()
-            await requester.until(lambda: 0 in requester.got)
-            assert {s: told(p) for s, p in requester.got.items()} == {s: told(p) for s, p in shelf.items()}
-            assert home.handled == [0, 1]
-
-    trio.run(main)
+    home, requester = FakeService(shelf), FakeService()
+    held = threading.Event()
+    async with pair(home, requester, transport=Lossy(Losing("Part", lambda: not held.is_set(), before=True))) as (
+        _,
+        asking,
+    ):
+        asking.send(take(0, 1))
+        await requester.until(lambda: len(requester.answers) == 1)
+        # The core acknowledges message 0.
+        asking.send(take(1, 1, acked_below=1))
+        await requester.until(lambda: 1 in requester.got)
+        held.set()
+        await requester.until(lambda: 0 in requester.got)
+        assert {s: told(p) for s, p in requester.got.items()} == {s: told(p) for s, p in shelf.items()}
+        assert home.handled == [0, 1]
 
 
-def test_a_message_sent_while_an_answer_is_taken_in_keeps_its_bytes() -> None:
+async def test_a_message_sent_while_an_answer_is_taken_in_keeps_its_bytes() -> None:
     shelf: dict[int, Payload] = {0: (file(b"0" * (PART_BYTES + 1)),), 1: (file(b"one"),)}
 
     class Eager(FakeService):
@@ -592,19 +569,16 @@ def test_a_message_sent_while_an_answer_is_taken_in_keeps_its_bytes() -> None:
                 self.asking.send(take(1, 1, acked_below=1))
             return super().receive(answer, sizes)
 
-    async def main() -> None:
-        home, requester = FakeService(shelf), Eager()
-        held = threading.Event()
-        losing = Losing("Part", lambda: not held.is_set(), before=True)
-        async with pair(home, requester, transport=Lossy(losing)) as (_, requester.asking):
-            requester.asking.send(take(0, 1))
-            await requester.until(lambda: 1 in requester.got)
-            held.set()
-            await requester.until(lambda: 0 in requester.got)
-            assert {s: told(p) for s, p in requester.got.items()} == {s: told(p) for s, p in shelf.items()}
-            assert home.handled == [0, 1]
-
-    trio.run(main)
+    home, requester = FakeService(shelf), Eager()
+    held = threading.Event()
+    losing = Losing("Part", lambda: not held.is_set(), before=True)
+    async with pair(home, requester, transport=Lossy(losing)) as (_, requester.asking):
+        requester.asking.send(take(0, 1))
+        await requester.until(lambda: 1 in requester.got)
+        held.set()
+        await requester.until(lambda: 0 in requester.got)
+        assert {s: told(p) for s, p in requester.got.items()} == {s: told(p) for s, p in shelf.items()}
+        assert home.handled == [0, 1]
 
 
 def test_messages_are_asked_again_if_none_is_answered_for_too_long() -> None:
@@ -632,34 +606,31 @@ def test_messages_are_asked_again_if_none_is_answered_for_too_long() -> None:
     trio.run(main, clock=clock)
 
 
-def test_a_repeated_message_waits_for_the_same_answer() -> None:
-    async def main() -> None:
-        home = FakeService({0: (file(b"zero"),)})
-        view = View(1, addresses(2))
-        async with running(view, 0, home) as at_home:
-            home.gate = trio.Event()
-            caller = pb.Caller(node=1, incarnation=5, view=1)
-            introduction = replaced(at_home._introduction, node=1, incarnation=5)
+async def test_a_repeated_message_waits_for_the_same_answer() -> None:
+    home = FakeService({0: (file(b"zero"),)})
+    view = View(1, addresses(2))
+    async with running(view, 0, home) as at_home:
+        home.gate = trio.Event()
+        caller = pb.Caller(node=1, incarnation=5, view=1)
+        introduction = replaced(at_home._introduction, node=1, incarnation=5)
 
-            def talk() -> list[bytes]:
-                with grpc.insecure_channel(view.addresses[0]) as channel:
-                    say(channel, "Hello", pb.HelloRequest(caller=introduction).SerializeToString())
-                    asks: Any = channel.unary_unary(f"/{SERVICE}/Ask", None, None)
-                    calls = [asks.future(ask(caller, take(0, 1)), timeout=CALL_S) for _ in range(3)]
-                    trio.from_thread.run(until_all_asked)
-                    return [call.result() for call in calls]
+        def talk() -> list[bytes]:
+            with grpc.insecure_channel(view.addresses[0]) as channel:
+                say(channel, "Hello", pb.HelloRequest(caller=introduction).SerializeToString())
+                asks: Any = channel.unary_unary(f"/{SERVICE}/Ask", None, None)
+                calls = [asks.future(ask(caller, take(0, 1)), timeout=CALL_S) for _ in range(3)]
+                trio.from_thread.run(until_all_asked)
+                return [call.result() for call in calls]
 
-            async def until_all_asked() -> None:
-                outbox = at_home._server.outbox
-                await until_in_trio(lambda: (answer := outbox._answers.get(1, {}).get(0)) and answer.users >= 3)
-                home.gate.set()
+        async def until_all_asked() -> None:
+            outbox = at_home._server.outbox
+            await until_in_trio(lambda: (answer := outbox._answers.get(1, {}).get(0)) and answer.users >= 3)
+            home.gate.set()
 
-            replies = await trio.to_thread.run_sync(talk)
-            assert len(set(replies)) == 1
-            assert bytes(split_payload(replies[0])[1]) == b"zero"
-            assert home.handled == [0]
-
-    trio.run(main)
+        replies = await trio.to_thread.run_sync(talk)
+        assert len(set(replies)) == 1
+        assert bytes(split_payload(replies[0])[1]) == b"zero"
+        assert home.handled == [0]
 
 
 def replaced(introduction: pb.Introduction, **fields: int) -> pb.Introduction:
@@ -696,23 +667,20 @@ def test_a_failed_handler_is_asked_again(caplog: pytest.LogCaptureFixture) -> No
     assert caplog.text.count("Traceback") == 1, "only of the bug"
 
 
-def test_an_acknowledged_message_is_not_retried_for_ever() -> None:
+async def test_an_acknowledged_message_is_not_retried_for_ever() -> None:
     class Forgetful(FakeService):
         async def handle(self, message: Message) -> Reply | None:
             self.handled.append(message.number)
             self._tell()
             return None
 
-    async def main() -> None:
-        home, requester = Forgetful(), FakeService()
-        async with pair(home, requester) as (_, asking):
-            asking.send(take(0, 1))
-            await home.until(lambda: home.handled == [0])
-            client = asking._clients[0]
-            await until_in_trio(lambda: not client._incoming)
-            assert (home.handled, requester.answers, client.counts.retries) == ([0], [], 0)
-
-    trio.run(main)
+    home, requester = Forgetful(), FakeService()
+    async with pair(home, requester) as (_, asking):
+        asking.send(take(0, 1))
+        await home.until(lambda: home.handled == [0])
+        client = asking._clients[0]
+        await until_in_trio(lambda: not client._incoming)
+        assert (home.handled, requester.answers, client.counts.retries) == ([0], [], 0)
 
 
 def test_a_restarted_node_is_detected_and_served() -> None:
@@ -741,30 +709,26 @@ def test_a_restarted_node_is_detected_and_served() -> None:
     trio.run(main, clock=clock)
 
 
-def test_another_answer_after_a_restart_fails_missing_samples() -> None:
+async def test_another_answer_after_a_restart_fails_missing_samples() -> None:
     shelf: dict[int, Payload] = {0: (file(b"zero"),), 1: (file(bytes(3 * PART_BYTES)),)}
     closed = threading.Event()
-
-    async def main() -> None:
-        home, requester = FakeService(shelf), FakeService()
-        view = View(1, addresses(2))
-        async with running(view, 1, requester) as asking:
-            losing = Losing("Part", lambda: not closed.is_set(), before=True)
-            async with running(view, 0, home, transport=Lossy(losing)) as at_home:
-                await join_all(at_home, asking)
-                asking.send(take(0, 2))
-                await requester.until(lambda: 0 in requester.got)
-            async with running(view, 0, FakeService({5: (file(b"five"),)})):
-                await requester.until(lambda: 1 in requester.got)
-                # An Ask may overtake the Hello of the new process.
-                assert requester.restarts == [0]
-            (problem,) = requester.got[1]
-            assert isinstance(problem, OSError)
-            assert problem.errno == errno.EIO
-            assert set(requester.got) == {0, 1}
+    home, requester = FakeService(shelf), FakeService()
+    view = View(1, addresses(2))
+    async with running(view, 1, requester) as asking:
+        losing = Losing("Part", lambda: not closed.is_set(), before=True)
+        async with running(view, 0, home, transport=Lossy(losing)) as at_home:
+            await join_all(at_home, asking)
+            asking.send(take(0, 2))
+            await requester.until(lambda: 0 in requester.got)
+        async with running(view, 0, FakeService({5: (file(b"five"),)})):
+            await requester.until(lambda: 1 in requester.got)
+            # An Ask may overtake the Hello of the new process.
             assert requester.restarts == [0]
-
-    trio.run(main)
+        (problem,) = requester.got[1]
+        assert isinstance(problem, OSError)
+        assert problem.errno == errno.EIO
+        assert set(requester.got) == {0, 1}
+        assert requester.restarts == [0]
 
 
 # Joining
@@ -778,36 +742,30 @@ def test_another_answer_after_a_restart_fails_missing_samples() -> None:
         (Identity("d1", {"chunk_size": "64"}), "has another seed (none there, 0 here)"),
     ],
 )
-def test_nodes_that_serve_different_data_refuse_each_other(identity: Identity, line: str) -> None:
-    async def main() -> None:
-        view = View(1, addresses(2))
-        ours, theirs = FakeService(), FakeService()
-        async with (
-            running(view, 0, ours) as here,
-            running(view, 1, theirs, identity=identity) as there,
-            trio.open_nursery() as nursery,
-        ):
-            nursery.start_soon(refused, there, f"{view.addresses[0]}: has another ")
-            await refused(here, f"{view.addresses[1]}: {line}")
-
-    trio.run(main)
+async def test_nodes_that_serve_different_data_refuse_each_other(identity: Identity, line: str) -> None:
+    view = View(1, addresses(2))
+    ours, theirs = FakeService(), FakeService()
+    async with (
+        running(view, 0, ours) as here,
+        running(view, 1, theirs, identity=identity) as there,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(refused, there, f"{view.addresses[0]}: has another ")
+        await refused(here, f"{view.addresses[1]}: {line}")
 
 
-def test_a_late_node_joins_the_later_view_of_the_same_nodes() -> None:
-    async def main() -> None:
-        view = View(3, addresses(3))
-        async with (
-            running(view, 0, FakeService()) as here,
-            running(view, 1, FakeService({5: (file(b"five"),)})) as there,
-        ):
-            late = FakeService()
-            async with running(replace(view, number=1), 2, late) as starting:
-                await join_all(here, there, starting)
-                assert starting.view == view
-                starting.send(take(0, 1, home=1, requester=2))
-                await late.until(lambda: 5 in late.got)
-
-    trio.run(main)
+async def test_a_late_node_joins_the_later_view_of_the_same_nodes() -> None:
+    view = View(3, addresses(3))
+    async with (
+        running(view, 0, FakeService()) as here,
+        running(view, 1, FakeService({5: (file(b"five"),)})) as there,
+    ):
+        late = FakeService()
+        async with running(replace(view, number=1), 2, late) as starting:
+            await join_all(here, there, starting)
+            assert starting.view == view
+            starting.send(take(0, 1, home=1, requester=2))
+            await late.until(lambda: 5 in late.got)
 
 
 async def refused(peers: Peers, line: str) -> None:
@@ -816,99 +774,84 @@ async def refused(peers: Peers, line: str) -> None:
     assert str(found.value).startswith(line)
 
 
-def test_a_node_that_ends_tells_the_peer_of_the_refusal() -> None:
-    async def main() -> None:
-        view = View(1, addresses(2))
-        async with running(view, 0, FakeService()) as here:
-            async with running(view, 1, FakeService(), identity=Identity("d2")) as there:
-                await refused(there, f"{view.addresses[0]}: has another dataset (d1 there, d2 here)")
-            await refused(here, f"{view.addresses[1]}: has another dataset (d2 there, d1 here)")
-
-    trio.run(main)
+async def test_a_node_that_ends_tells_the_peer_of_the_refusal() -> None:
+    view = View(1, addresses(2))
+    async with running(view, 0, FakeService()) as here:
+        async with running(view, 1, FakeService(), identity=Identity("d2")) as there:
+            await refused(there, f"{view.addresses[0]}: has another dataset (d1 there, d2 here)")
+        await refused(here, f"{view.addresses[1]}: has another dataset (d2 there, d1 here)")
 
 
-def test_another_version_of_the_protocol_and_another_list_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        found = addresses(3)
-        view = View(1, found[:2])
-        async with running(view, 0, FakeService()) as here:
-            monkeypatch.setattr("redoxfs.peers.view.PROTOCOL_VERSION", 9)
-            async with running(view, 1, FakeService()) as there:
-                await refused(there, f"{found[0]}: has another protocol version (6 there, 9 here)")
-            await refused(here, f"{found[1]}: has another protocol version (9 there, 6 here)")
-        monkeypatch.undo()
-        async with running(view, 0, FakeService()) as here, running(View(1, found), 1, FakeService()) as there:
-            await refused(there, f"{found[0]}: has another view")
-            await refused(here, f"{found[1]}: has another view")
-
-    trio.run(main)
+async def test_another_version_of_the_protocol_and_another_list_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = addresses(3)
+    view = View(1, found[:2])
+    async with running(view, 0, FakeService()) as here:
+        monkeypatch.setattr("redoxfs.peers.view.PROTOCOL_VERSION", 9)
+        async with running(view, 1, FakeService()) as there:
+            await refused(there, f"{found[0]}: has another protocol version (6 there, 9 here)")
+        await refused(here, f"{found[1]}: has another protocol version (9 there, 6 here)")
+    monkeypatch.undo()
+    async with running(view, 0, FakeService()) as here, running(View(1, found), 1, FakeService()) as there:
+        await refused(there, f"{found[0]}: has another view")
+        await refused(here, f"{found[1]}: has another view")
 
 
-def test_a_node_of_an_earlier_view_does_not_fail_a_start() -> None:
-    async def main() -> None:
-        found = addresses(3)
-        view = View(2, found[:2])
-        async with (
-            running(view, 0, FakeService()) as here,
-            running(View(1, (found[0], found[2])), 1, FakeService()) as old,
-        ):
-            await refused(old, f"{found[0]}: has another view")
-            async with running(view, 1, FakeService()) as there:
-                await join_all(here, there)
-
-    trio.run(main)
+async def test_a_node_of_an_earlier_view_does_not_fail_a_start() -> None:
+    found = addresses(3)
+    view = View(2, found[:2])
+    async with (
+        running(view, 0, FakeService()) as here,
+        running(View(1, (found[0], found[2])), 1, FakeService()) as old,
+    ):
+        await refused(old, f"{found[0]}: has another view")
+        async with running(view, 1, FakeService()) as there:
+            await join_all(here, there)
 
 
-def test_swapped_addresses_are_reported() -> None:
-    async def main() -> None:
-        view = View(1, addresses(3))
-        # Node 2 listens where node 1 should.
-        async with (
-            running(view, 0, FakeService()) as here,
-            running(view, 2, FakeService(), listen=view.addresses[1]),
-        ):
-            await refused(here, f"{view.addresses[1]}: is node 2 of its view, here it is node 1")
-
-    trio.run(main)
+async def test_swapped_addresses_are_reported() -> None:
+    view = View(1, addresses(3))
+    # Node 2 listens where node 1 should.
+    async with (
+        running(view, 0, FakeService()) as here,
+        running(view, 2, FakeService(), listen=view.addresses[1]),
+    ):
+        await refused(here, f"{view.addresses[1]}: is node 2 of its view, here it is node 1")
 
 
-def test_calls_of_strangers_are_refused() -> None:
-    async def main() -> None:
-        view = View(3, addresses(2))
-        host = FakeService({0: (file(b"zero"),)})
-        async with running(view, 0, host) as at_home:
-            introduction = replaced(at_home._introduction, node=1, incarnation=5)
-            strangers = {
-                "this is view 3, not 2": pb.Caller(node=1, incarnation=5, view=2),
-                "node 0 has no peer with number 2": pb.Caller(node=2, incarnation=5, view=3),
-                "node 0 has no peer with number 0": pb.Caller(node=0, incarnation=5, view=3),
-                "node 1 must send Hello first": pb.Caller(node=1, incarnation=6, view=3),
-                "node 0 was restarted": pb.Caller(node=1, incarnation=5, view=3, callee=7),
-            }
+async def test_calls_of_strangers_are_refused() -> None:
+    view = View(3, addresses(2))
+    host = FakeService({0: (file(b"zero"),)})
+    async with running(view, 0, host) as at_home:
+        introduction = replaced(at_home._introduction, node=1, incarnation=5)
+        strangers = {
+            "this is view 3, not 2": pb.Caller(node=1, incarnation=5, view=2),
+            "node 0 has no peer with number 2": pb.Caller(node=2, incarnation=5, view=3),
+            "node 0 has no peer with number 0": pb.Caller(node=0, incarnation=5, view=3),
+            "node 1 must send Hello first": pb.Caller(node=1, incarnation=6, view=3),
+            "node 0 was restarted": pb.Caller(node=1, incarnation=5, view=3, callee=7),
+        }
 
-            def talk() -> None:
-                with grpc.insecure_channel(view.addresses[0]) as channel:
-                    say(channel, "Hello", pb.HelloRequest(caller=introduction).SerializeToString())
-                    for line, caller in strangers.items():
-                        for method, request in (
-                            ("Ask", ask(caller, take(0, 1))),
-                            ("Part", pb.PartRequest(caller=caller, part=1).SerializeToString()),
-                            ("Follow", pb.FollowRequest(caller=caller).SerializeToString()),
-                            ("Turns", pb.TurnsRequest(caller=caller, now=True).SerializeToString()),
-                        ):
-                            with pytest.raises(grpc.RpcError) as error:
-                                say(channel, method, request)
-                            assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-                            assert error.value.details() == line
-                    for method in ("Hello", "Ask", "Part", "Follow", "Turns"):
+        def talk() -> None:
+            with grpc.insecure_channel(view.addresses[0]) as channel:
+                say(channel, "Hello", pb.HelloRequest(caller=introduction).SerializeToString())
+                for line, caller in strangers.items():
+                    for method, request in (
+                        ("Ask", ask(caller, take(0, 1))),
+                        ("Part", pb.PartRequest(caller=caller, part=1).SerializeToString()),
+                        ("Follow", pb.FollowRequest(caller=caller).SerializeToString()),
+                        ("Turns", pb.TurnsRequest(caller=caller, now=True).SerializeToString()),
+                    ):
                         with pytest.raises(grpc.RpcError) as error:
-                            say(channel, method, b"\x0a\xff")
-                        assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+                            say(channel, method, request)
+                        assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+                        assert error.value.details() == line
+                for method in ("Hello", "Ask", "Part", "Follow", "Turns"):
+                    with pytest.raises(grpc.RpcError) as error:
+                        say(channel, method, b"\x0a\xff")
+                    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
-            await trio.to_thread.run_sync(talk)
-            assert not host.handled
-
-    trio.run(main)
+        await trio.to_thread.run_sync(talk)
+        assert not host.handled
 
 
 def test_a_join_timeout_names_the_missing_nodes() -> None:
@@ -936,75 +879,62 @@ def test_a_join_timeout_names_the_missing_nodes() -> None:
     trio.run(main, clock=clock)
 
 
-def test_each_change_is_reported_during_a_join() -> None:
-    async def main() -> None:
-        view = View(1, addresses(2))
-        reports: list[list[str]] = []
-        missing = trio.Event()
+async def test_each_change_is_reported_during_a_join() -> None:
+    view = View(1, addresses(2))
+    reports: list[list[str]] = []
+    missing = trio.Event()
 
-        def report(names: Sequence[str]) -> None:
-            reports.append(list(names))
-            missing.set()
+    def report(names: Sequence[str]) -> None:
+        reports.append(list(names))
+        missing.set()
 
-        async with running(view, 0, FakeService()) as here, trio.open_nursery() as nursery:
-            nursery.start_soon(here.join, report, PATIENCE_S)
-            await missing.wait()
-            async with running(view, 1, FakeService()) as there:
-                await there.join(quiet, PATIENCE_S)
-                await until_in_trio(lambda: not reports[-1])
-        assert reports == [[view.addresses[1]], []]
-
-    trio.run(main)
+    async with running(view, 0, FakeService()) as here, trio.open_nursery() as nursery:
+        nursery.start_soon(here.join, report, PATIENCE_S)
+        await missing.wait()
+        async with running(view, 1, FakeService()) as there:
+            await there.join(quiet, PATIENCE_S)
+            await until_in_trio(lambda: not reports[-1])
+    assert reports == [[view.addresses[1]], []]
 
 
-def test_a_join_ends_with_its_peers() -> None:
+async def test_a_join_ends_with_its_peers() -> None:
     """As when another view replaces theirs, whose nodes have to be met instead."""
-
-    async def main() -> None:
-        reports: list[list[str]] = []
-        view = View(1, addresses(2))
-        async with running(view, 0, FakeService()) as here, trio.open_nursery() as nursery:
-            nursery.start_soon(here.join, lambda missing: reports.append(list(missing)), CALL_S)
-            await until_in_trio(lambda: bool(reports))
-            here.close()
-            await here.join(lambda missing: reports.append(list(missing)), CALL_S)
-        assert reports == [[view.addresses[1]]]
-
-    trio.run(main)
+    reports: list[list[str]] = []
+    view = View(1, addresses(2))
+    async with running(view, 0, FakeService()) as here, trio.open_nursery() as nursery:
+        nursery.start_soon(here.join, lambda missing: reports.append(list(missing)), CALL_S)
+        await until_in_trio(lambda: bool(reports))
+        here.close()
+        await here.join(lambda missing: reports.append(list(missing)), CALL_S)
+    assert reports == [[view.addresses[1]]]
 
 
-def test_an_address_in_use_is_an_error_that_names_it() -> None:
-    async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            address = f"127.0.0.1:{taken.getsockname()[1]}"
-            peers = Peers(View(1, (address,)), 0, IDENTITY, FakeService(), FakeService(), **SETTINGS)
-            with pytest.raises(OSError, match=f"cannot listen at {address}: Address already in use") as error:
-                await peers.start()
-            assert error.value.errno == errno.EADDRINUSE
-        view = View(1, addresses(1))
-        async with running(view, 0, FakeService()):
-            with pytest.raises(OSError, match="cannot listen"):
-                await Peers(view, 0, IDENTITY, FakeService(), FakeService(), **SETTINGS).start()
-
-    trio.run(main)
+async def test_an_address_in_use_is_an_error_that_names_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        peers = Peers(View(1, (address,)), 0, IDENTITY, FakeService(), FakeService(), **SETTINGS)
+        with pytest.raises(OSError, match=f"cannot listen at {address}: Address already in use") as error:
+            await peers.start()
+        assert error.value.errno == errno.EADDRINUSE
+    view = View(1, addresses(1))
+    async with running(view, 0, FakeService()):
+        with pytest.raises(OSError, match="cannot listen"):
+            await Peers(view, 0, IDENTITY, FakeService(), FakeService(), **SETTINGS).start()
 
 
-def test_the_health_service_reports_a_joined_node() -> None:
-    async def main() -> None:
-        view = View(1, addresses(1))
-        async with running(view, 0, FakeService()) as alone:
+async def test_the_health_service_reports_a_joined_node() -> None:
+    view = View(1, addresses(1))
+    async with running(view, 0, FakeService()) as alone:
 
-            def status() -> int:
-                with grpc.insecure_channel(view.addresses[0]) as channel:
-                    stub = health_pb2_grpc.HealthStub(channel)
-                    said = stub.Check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=CALL_S)
-                    return int(said.status)
+        def status() -> int:
+            with grpc.insecure_channel(view.addresses[0]) as channel:
+                stub = health_pb2_grpc.HealthStub(channel)
+                said = stub.Check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=CALL_S)
+                return int(said.status)
 
-            assert await trio.to_thread.run_sync(status) == health_pb2.HealthCheckResponse.NOT_SERVING
-            await alone.join(quiet, PATIENCE_S)
-            assert await trio.to_thread.run_sync(status) == health_pb2.HealthCheckResponse.SERVING
-
-    trio.run(main)
+        assert await trio.to_thread.run_sync(status) == health_pb2.HealthCheckResponse.NOT_SERVING
+        await alone.join(quiet, PATIENCE_S)
+        assert await trio.to_thread.run_sync(status) == health_pb2.HealthCheckResponse.SERVING
 
 
 # Ends

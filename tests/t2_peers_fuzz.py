@@ -745,7 +745,7 @@ def test_answers_not_fetched_are_dropped_beyond_the_limit() -> None:
     assert outbox._kept.total() == 0
 
 
-def test_a_dropped_answer_is_prepared_again() -> None:
+async def test_a_dropped_answer_is_prepared_again() -> None:
     host = Large()
 
     def talk(address: str) -> None:
@@ -767,14 +767,11 @@ def test_a_dropped_answer_is_prepared_again() -> None:
             assert asks(0) == first
             assert isinstance(part(0), bytes)
 
-    async def main() -> None:
-        async with door(host, kept_bytes=4 * PART_BYTES) as (server, address):
-            await trio.to_thread.run_sync(talk, address)
-            await trio.testing.wait_all_tasks_blocked(0.01)
-            assert host.handled == [*range(9), 0]
-            assert len(server.outbox) == len(host.unreleased) == 1
-
-    trio.run(main)
+    async with door(host, kept_bytes=4 * PART_BYTES) as (server, address):
+        await trio.to_thread.run_sync(talk, address)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert host.handled == [*range(9), 0]
+        assert len(server.outbox) == len(host.unreleased) == 1
 
 
 class Large:

@@ -80,44 +80,37 @@ def test_samples_of_every_shape_are_sent_again_over_losses() -> None:
     assert all(each.lost for each in losing), "the test lost nothing"
 
 
-def test_requests_for_one_sample_at_once_are_one_read() -> None:
-    async def main() -> None:
-        home = FakeService({7: (file(b"seven"),)})
-        home.gate = trio.Event()
-        async with pair(home, FakeService()) as (at_home, asking):
-            found: list[Payload] = []
+async def test_requests_for_one_sample_at_once_are_one_read() -> None:
+    home = FakeService({7: (file(b"seven"),)})
+    home.gate = trio.Event()
+    async with pair(home, FakeService()) as (at_home, asking):
+        found: list[Payload] = []
 
-            async def reread() -> None:
-                found.append(await asking.reread(0, 7))
+        async def reread() -> None:
+            found.append(await asking.reread(0, 7))
 
-            async with trio.open_nursery() as nursery:
-                for _ in range(3):
-                    nursery.start_soon(reread)
-                rereads = at_home._server._rereads
-                await until_in_trio(lambda: (answer := rereads._answers.get(1, {}).get(7)) and answer.users >= 3)
-                home.gate.set()
-            assert [told(payload) for payload in found] == [told(home.shelf[7])] * 3
-            assert home.reread_samples == [7]
-
-    trio.run(main)
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(reread)
+            rereads = at_home._server._rereads
+            await until_in_trio(lambda: (answer := rereads._answers.get(1, {}).get(7)) and answer.users >= 3)
+            home.gate.set()
+        assert [told(payload) for payload in found] == [told(home.shelf[7])] * 3
+        assert home.reread_samples == [7]
 
 
-def test_samples_that_are_not_fetched_keep_little_memory() -> None:
+async def test_samples_that_are_not_fetched_keep_little_memory() -> None:
     size = REREAD_BYTES // 4
     lost = Losing("Reread", lambda: True)
-
-    async def main() -> None:
-        home = FakeService({n: (file(bytes(size)),) for n in range(9)})
-        async with pair(home, FakeService(), transport=Lossy(lost)) as (_, asking):
-            async with trio.open_nursery() as nursery:
-                for sample in range(9):
-                    nursery.start_soon(asking.reread, 0, sample)
-                await until_in_trio(lambda: len(set(home.reread_samples)) >= 9)
-                nursery.cancel_scope.cancel()
-            # Those that are in use, beside the ones that are kept, are let go by the server's threads.
-            await until_in_trio(lambda: len(home.unreleased) <= 4)
-
-    trio.run(main)
+    home = FakeService({n: (file(bytes(size)),) for n in range(9)})
+    async with pair(home, FakeService(), transport=Lossy(lost)) as (_, asking):
+        async with trio.open_nursery() as nursery:
+            for sample in range(9):
+                nursery.start_soon(asking.reread, 0, sample)
+            await until_in_trio(lambda: len(set(home.reread_samples)) >= 9)
+            nursery.cancel_scope.cancel()
+        # Those that are in use, beside the ones that are kept, are let go by the server's threads.
+        await until_in_trio(lambda: len(home.unreleased) <= 4)
 
 
 def test_a_lost_peer_sends_nothing_and_nobody_waits_for_long() -> None:
@@ -147,32 +140,28 @@ def test_a_lost_peer_sends_nothing_and_nobody_waits_for_long() -> None:
     trio.run(main, clock=clock)
 
 
-def test_another_process_of_the_peer_sends_what_was_asked_for() -> None:
+async def test_another_process_of_the_peer_sends_what_was_asked_for() -> None:
     """It needs to know nothing of what was given before."""
+    view = View(1, addresses(2))
+    homes = [FakeService({0: (file(b"0"),)}) for _ in range(2)]
+    homes[0].gate = trio.Event()
+    found: list[Payload] = []
+    async with running(view, 1, FakeService()) as asking, trio.open_nursery() as nursery:
+        async with running(view, 0, homes[0]) as at_home:
+            await join_all(at_home, asking)
 
-    async def main() -> None:
-        view = View(1, addresses(2))
-        homes = [FakeService({0: (file(b"0"),)}) for _ in range(2)]
-        homes[0].gate = trio.Event()
-        found: list[Payload] = []
-        async with running(view, 1, FakeService()) as asking, trio.open_nursery() as nursery:
-            async with running(view, 0, homes[0]) as at_home:
-                await join_all(at_home, asking)
+            async def reread() -> None:
+                found.append(await asking.reread(0, 0))
 
-                async def reread() -> None:
-                    found.append(await asking.reread(0, 0))
-
-                nursery.start_soon(reread)
-                await until_in_trio(lambda: homes[0].reread_samples)
-            async with running(view, 0, homes[1]) as at_home:
-                await join_all(at_home)
-                await until_in_trio(lambda: found)
-            assert told(found[0]) == told(homes[1].shelf[0])
-
-    trio.run(main)
+            nursery.start_soon(reread)
+            await until_in_trio(lambda: homes[0].reread_samples)
+        async with running(view, 0, homes[1]) as at_home:
+            await join_all(at_home)
+            await until_in_trio(lambda: found)
+        assert told(found[0]) == told(homes[1].shelf[0])
 
 
-def test_an_answer_that_is_none_is_an_error_of_the_read() -> None:
+async def test_an_answer_that_is_none_is_an_error_of_the_read() -> None:
     class Aborting(grpc.ServerInterceptor):
         def intercept_service(self, continuation: Any, details: Any) -> Any:
             if not details.method.endswith("/Reread"):
@@ -181,12 +170,9 @@ def test_an_answer_that_is_none_is_an_error_of_the_read() -> None:
                 lambda _request, context: context.abort(grpc.StatusCode.ABORTED, "was answered before")
             )
 
-    async def main() -> None:
-        async with pair(FakeService({0: (file(b"0"),)}), FakeService(), transport=Lossy(Aborting())) as (_, asking):
-            (line,) = await lines_of(asking, [0])
-            assert line.endswith("was answered before")
-
-    trio.run(main)
+    async with pair(FakeService({0: (file(b"0"),)}), FakeService(), transport=Lossy(Aborting())) as (_, asking):
+        (line,) = await lines_of(asking, [0])
+        assert line.endswith("was answered before")
 
 
 @pytest.mark.parametrize(
@@ -197,46 +183,37 @@ def test_an_answer_that_is_none_is_an_error_of_the_read() -> None:
         (Bounds(3, 1), "every node can read every sample"),
     ],
 )
-def test_a_sample_of_another_node_is_refused(bounds: Bounds, line: str) -> None:
-    async def main() -> None:
-        home = FakeService({0: (file(b"0"),)})
-        async with pair(home, FakeService(), bounds=bounds) as (_, asking):
-            client = asking._clients[0]
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(asking.reread, 0, 0)
-                await until_in_trio(lambda: client.counts.retries)
-                nursery.cancel_scope.cancel()
-            with pytest.raises(Exception, match=line):
-                await client._reread(0)
-            assert not home.reread_samples
-
-    trio.run(main)
+async def test_a_sample_of_another_node_is_refused(bounds: Bounds, line: str) -> None:
+    home = FakeService({0: (file(b"0"),)})
+    async with pair(home, FakeService(), bounds=bounds) as (_, asking):
+        client = asking._clients[0]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(asking.reread, 0, 0)
+            await until_in_trio(lambda: client.counts.retries)
+            nursery.cancel_scope.cancel()
+        with pytest.raises(Exception, match=line):
+            await client._reread(0)
+        assert not home.reread_samples
 
 
-def test_a_sample_larger_than_memory_is_not_fetched() -> None:
-    async def main() -> None:
-        home = FakeService({0: (file(bytes(2 * PART_BYTES)),)})
-        view = View(1, addresses(2))
-        async with running(view, 0, home) as at_home, running(view, 1, FakeService(), max_answer_bytes=99) as asking:
-            await join_all(at_home, asking)
-            with pytest.raises(Exception, match="a sample of 2097152 bytes, and at most 99 are allowed"):
-                await asking._clients[0]._reread(0)
-
-    trio.run(main)
+async def test_a_sample_larger_than_memory_is_not_fetched() -> None:
+    home = FakeService({0: (file(bytes(2 * PART_BYTES)),)})
+    view = View(1, addresses(2))
+    async with running(view, 0, home) as at_home, running(view, 1, FakeService(), max_answer_bytes=99) as asking:
+        await join_all(at_home, asking)
+        with pytest.raises(Exception, match="a sample of 2097152 bytes, and at most 99 are allowed"):
+            await asking._clients[0]._reread(0)
 
 
-def test_only_a_peer_of_the_view_gets_samples() -> None:
-    async def main() -> None:
-        view = View(1, addresses(2))
-        home = FakeService({0: (file(b"0"),)})
-        async with running(view, 0, home) as at_home, running(view, 1, FakeService()) as asking:
-            await join_all(at_home, asking)
-            channel = Plaintext().channel(view.addresses[0])
-            call: Any = channel.unary_unary("/redoxfs.v1.Peers/Reread", None, None)
-            with pytest.raises(grpc.RpcError) as refused:
-                await trio.to_thread.run_sync(lambda: call(b"", timeout=PATIENCE_S))
-            assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-            channel.close()
-            assert not home.reread_samples
-
-    trio.run(main)
+async def test_only_a_peer_of_the_view_gets_samples() -> None:
+    view = View(1, addresses(2))
+    home = FakeService({0: (file(b"0"),)})
+    async with running(view, 0, home) as at_home, running(view, 1, FakeService()) as asking:
+        await join_all(at_home, asking)
+        channel = Plaintext().channel(view.addresses[0])
+        call: Any = channel.unary_unary("/redoxfs.v1.Peers/Reread", None, None)
+        with pytest.raises(grpc.RpcError) as refused:
+            await trio.to_thread.run_sync(lambda: call(b"", timeout=PATIENCE_S))
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        channel.close()
+        assert not home.reread_samples

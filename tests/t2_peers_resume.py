@@ -40,110 +40,97 @@ def keeping(kept: bytes) -> FakeService:
     return host
 
 
-def test_resuming_nodes_exchange_files_before_they_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_resuming_nodes_exchange_files_before_they_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redoxfs.peers.client.LONGEST_PAUSE_S", 0.1)
     losing = [Losing("Turns", first(3), before=True), Losing("Turns", first(3))]
     files = [b"short", bytes(range(256)) * (2 * PART_BYTES // 256) + b"and more", b""]
+    view = View(1, addresses(3))
+    hosts = [keeping(data) for data in files]
+    hosts[0].gate = trio.Event()
+    async with (
+        running(view, 0, hosts[0], **RESUMES) as one,
+        running(view, 1, hosts[1], transport=Lossy(*losing), **RESUMES) as two,
+        running(view, 2, hosts[2], **RESUMES) as three,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(one.join, quiet, PATIENCE_S)
+        await join_all(two, three)
+        await until_in_trio(lambda: all(host.resumed for host in hosts))
+        for node, host in enumerate(hosts):
+            others = {view.addresses[other]: files[other] for other in range(3) if other != node}
+            assert host.resumed == [others]
+        two.send(take(0, 1))
+        client = two._clients[0]
+        await until_in_trio(lambda: client.counts.retries)
+        assert not hosts[0].handled, "it does not know its start yet"
+        hosts[0].gate.set()
+        await hosts[1].until(lambda: 0 in hosts[1].got)
+        assert await three.turns() == {view.addresses[n]: files[n][::-1] for n in (0, 1)}
+        assert not any(host.rejoined for host in hosts)
+    assert all(each.lost == 3 for each in losing), "the test lost nothing"
 
-    async def main() -> None:
-        view = View(1, addresses(3))
-        hosts = [keeping(data) for data in files]
-        hosts[0].gate = trio.Event()
-        async with (
-            running(view, 0, hosts[0], **RESUMES) as one,
-            running(view, 1, hosts[1], transport=Lossy(*losing), **RESUMES) as two,
-            running(view, 2, hosts[2], **RESUMES) as three,
-            trio.open_nursery() as nursery,
-        ):
-            nursery.start_soon(one.join, quiet, PATIENCE_S)
+
+async def test_resuming_and_new_nodes_refuse_each_other() -> None:
+    view = View(1, addresses(2))
+    async with running(view, 0, FakeService(), **RESUMES) as resumes, running(view, 1, FakeService()) as begins:
+        lines = {}
+
+        async def refused(node: int) -> None:
+            with pytest.raises(RefusedError) as found:
+                await (resumes, begins)[node].join(quiet, PATIENCE_S)
+            lines[node] = str(found.value)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(refused, 0)
+            nursery.start_soon(refused, 1)
+        assert lines == {
+            0: f"{view.addresses[1]}: has another start point (laps from one there, --resume here)",
+            1: f"{view.addresses[0]}: has another start point (--resume there, laps from one here)",
+        }
+
+
+async def test_a_restarted_node_resumes_with_waiting_peers_or_joins() -> None:
+    view = View(1, addresses(3))
+    hosts = [keeping(b"0"), keeping(b"1"), keeping(b"2")]
+    hosts[0].laps = hosts[2].laps = [4, 7]
+    async with (
+        running(view, 0, hosts[0], **RESUMES) as one,
+        running(view, 1, keeping(b"x"), **RESUMES) as dies,
+        trio.open_nursery() as nursery,
+    ):
+        # It dies before the third node is there: no laps have begun.
+        nursery.start_soon(one.join, quiet, PATIENCE_S)
+        nursery.start_soon(dies.join, quiet, PATIENCE_S)
+        await until_in_trio(lambda: one._clients[1].state == dies._clients[0].state == "ready")
+        dies.close()
+        async with running(view, 1, hosts[1], **RESUMES) as two, running(view, 2, hosts[2], **RESUMES) as three:
             await join_all(two, three)
-            await until_in_trio(lambda: all(host.resumed for host in hosts))
-            for node, host in enumerate(hosts):
-                others = {view.addresses[other]: files[other] for other in range(3) if other != node}
-                assert host.resumed == [others]
-            two.send(take(0, 1))
-            client = two._clients[0]
-            await until_in_trio(lambda: client.counts.retries)
-            assert not hosts[0].handled, "it does not know its start yet"
-            hosts[0].gate.set()
-            await hosts[1].until(lambda: 0 in hosts[1].got)
-            assert await three.turns() == {view.addresses[n]: files[n][::-1] for n in (0, 1)}
-            assert not any(host.rejoined for host in hosts)
-        assert all(each.lost == 3 for each in losing), "the test lost nothing"
-
-    trio.run(main)
+            await until_in_trio(lambda: one._joined)
+            assert hosts[1].resumed == [{view.addresses[0]: b"0", view.addresses[2]: b"2"}]
+            assert [host.rejoined for host in hosts] == [[], [], []]
+            two.close()
+            # Now the others have begun: with --resume or without, it continues their laps.
+            for options in (RESUMES, {}):
+                again = keeping(b"1")
+                again.laps = [0, 0]
+                async with running(view, 1, again, **options) as back:
+                    await back.join(quiet, PATIENCE_S)
+                    assert (again.rejoined, again.resumed) == ([[4, 7]], [])
+        nursery.cancel_scope.cancel()
 
 
-def test_resuming_and_new_nodes_refuse_each_other() -> None:
-    async def main() -> None:
-        view = View(1, addresses(2))
-        async with running(view, 0, FakeService(), **RESUMES) as resumes, running(view, 1, FakeService()) as begins:
-            lines = {}
-
-            async def refused(node: int) -> None:
-                with pytest.raises(RefusedError) as found:
-                    await (resumes, begins)[node].join(quiet, PATIENCE_S)
-                lines[node] = str(found.value)
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(refused, 0)
-                nursery.start_soon(refused, 1)
-            assert lines == {
-                0: f"{view.addresses[1]}: has another start point (laps from one there, --resume here)",
-                1: f"{view.addresses[0]}: has another start point (--resume there, laps from one here)",
-            }
-
-    trio.run(main)
-
-
-def test_a_restarted_node_resumes_with_waiting_peers_or_joins() -> None:
-    async def main() -> None:
-        view = View(1, addresses(3))
-        hosts = [keeping(b"0"), keeping(b"1"), keeping(b"2")]
-        hosts[0].laps = hosts[2].laps = [4, 7]
-        async with (
-            running(view, 0, hosts[0], **RESUMES) as one,
-            running(view, 1, keeping(b"x"), **RESUMES) as dies,
-            trio.open_nursery() as nursery,
-        ):
-            # It dies before the third node is there: no laps have begun.
-            nursery.start_soon(one.join, quiet, PATIENCE_S)
-            nursery.start_soon(dies.join, quiet, PATIENCE_S)
-            await until_in_trio(lambda: one._clients[1].state == dies._clients[0].state == "ready")
-            dies.close()
-            async with running(view, 1, hosts[1], **RESUMES) as two, running(view, 2, hosts[2], **RESUMES) as three:
-                await join_all(two, three)
-                await until_in_trio(lambda: one._joined)
-                assert hosts[1].resumed == [{view.addresses[0]: b"0", view.addresses[2]: b"2"}]
-                assert [host.rejoined for host in hosts] == [[], [], []]
-                two.close()
-                # Now the others have begun: with --resume or without, it continues their laps.
-                for options in (RESUMES, {}):
-                    again = keeping(b"1")
-                    again.laps = [0, 0]
-                    async with running(view, 1, again, **options) as back:
-                        await back.join(quiet, PATIENCE_S)
-                        assert (again.rejoined, again.resumed) == ([[4, 7]], [])
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
-
-
-def test_an_unusable_file_fails_the_start_in_one_line() -> None:
-    async def main() -> None:
-        view = View(1, addresses(2))
-        host = keeping(b"0")
-        host.why_not_resumed = "h:1: cannot use its state: it is damaged"
-        async with (
-            running(view, 0, host, **RESUMES) as here,
-            running(view, 1, keeping(b"1"), **RESUMES) as there,
-            trio.open_nursery() as nursery,
-        ):
-            nursery.start_soon(there.join, quiet, PATIENCE_S)
-            with pytest.raises(RefusedError, match="h:1: cannot use its state: it is damaged"):
-                await here.join(quiet, PATIENCE_S)
-
-    trio.run(main)
+async def test_an_unusable_file_fails_the_start_in_one_line() -> None:
+    view = View(1, addresses(2))
+    host = keeping(b"0")
+    host.why_not_resumed = "h:1: cannot use its state: it is damaged"
+    async with (
+        running(view, 0, host, **RESUMES) as here,
+        running(view, 1, keeping(b"1"), **RESUMES) as there,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(there.join, quiet, PATIENCE_S)
+        with pytest.raises(RefusedError, match="h:1: cannot use its state: it is damaged"):
+            await here.join(quiet, PATIENCE_S)
 
 
 def test_a_too_long_file_is_not_fetched(caplog: pytest.LogCaptureFixture) -> None:
@@ -186,123 +173,105 @@ def test_a_peer_that_does_not_send_its_turns_is_named() -> None:
     trio.run(main, clock=clock)
 
 
-def test_a_part_of_no_current_file_is_empty() -> None:
+async def test_a_part_of_no_current_file_is_empty() -> None:
     """As after a restart of the peer: the fetch starts over, since the length is different."""
+    view = View(1, addresses(2))
+    async with running(view, 0, keeping(b"0" * 10)) as here, running(view, 1, keeping(b"1")) as there:
+        await join_all(here, there)
+        client = there._clients[0]
+        request = client._caller
 
-    async def main() -> None:
-        view = View(1, addresses(2))
-        async with running(view, 0, keeping(b"0" * 10)) as here, running(view, 1, keeping(b"1")) as there:
-            await join_all(here, there)
-            client = there._clients[0]
-            request = client._caller
+        def part(offset: int) -> bytes:
+            with grpc.insecure_channel(view.addresses[0]) as channel:
+                call: Any = channel.unary_unary("/redoxfs.v1.Peers/Turns", None, None)
+                data = pb.TurnsRequest(caller=request, now=True, offset=offset).SerializeToString()
+                return bytes(split_payload(call(data, timeout=CALL_S))[1])
 
-            def part(offset: int) -> bytes:
-                with grpc.insecure_channel(view.addresses[0]) as channel:
-                    call: Any = channel.unary_unary("/redoxfs.v1.Peers/Turns", None, None)
-                    data = pb.TurnsRequest(caller=request, now=True, offset=offset).SerializeToString()
-                    return bytes(split_payload(call(data, timeout=CALL_S))[1])
-
-            assert await trio.to_thread.run_sync(part, 0) == b"0" * 10
-            assert await trio.to_thread.run_sync(part, 4) == b""
-
-    trio.run(main)
+        assert await trio.to_thread.run_sync(part, 0) == b"0" * 10
+        assert await trio.to_thread.run_sync(part, 4) == b""
 
 
-def test_turns_of_a_node_without_a_start_are_refused() -> None:
-    async def main() -> None:
-        view = View(1, addresses(3))
-        hosts = [keeping(b"0"), keeping(b"1"), keeping(b"2")]
-        hosts[1].gate = trio.Event()
-        async with (
-            running(view, 0, hosts[0], **RESUMES) as one,
-            running(view, 1, hosts[1], **RESUMES) as two,
-            running(view, 2, hosts[2], **RESUMES) as three,
-            trio.open_nursery() as nursery,
-        ):
-            nursery.start_soon(two.join, quiet, PATIENCE_S)
-            await join_all(one, three)
-            told: list[bytes] = []
+async def test_turns_of_a_node_without_a_start_are_refused() -> None:
+    view = View(1, addresses(3))
+    hosts = [keeping(b"0"), keeping(b"1"), keeping(b"2")]
+    hosts[1].gate = trio.Event()
+    async with (
+        running(view, 0, hosts[0], **RESUMES) as one,
+        running(view, 1, hosts[1], **RESUMES) as two,
+        running(view, 2, hosts[2], **RESUMES) as three,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(two.join, quiet, PATIENCE_S)
+        await join_all(one, three)
+        told: list[bytes] = []
 
-            async def ask() -> None:
-                told.append((await one.turns())[view.addresses[1]])
+        async def ask() -> None:
+            told.append((await one.turns())[view.addresses[1]])
 
-            nursery.start_soon(ask)
-            client = one._clients[1]
-            await until_in_trio(lambda: client.counts.retries)
-            assert not told
-            hosts[1].gate.set()
-            await until_in_trio(lambda: told)
-            assert told == [b"1"]
-
-    trio.run(main)
+        nursery.start_soon(ask)
+        client = one._clients[1]
+        await until_in_trio(lambda: client.counts.retries)
+        assert not told
+        hosts[1].gate.set()
+        await until_in_trio(lambda: told)
+        assert told == [b"1"]
 
 
-def test_a_node_in_a_later_view_does_not_use_its_own_file() -> None:
-    async def main() -> None:
-        view = View(4, addresses(3))
-        later = {
-            "renews": True,
-            "max_turns_bytes": LONGEST_BYTES,
-            "lap_lineage": "later",
-            "start_point": "the state ab",
-        }
-        hosts = [keeping(b"all of it"), keeping(b"all of it"), keeping(b"own")]
-        async with (
-            running(view, 0, hosts[0], **later) as one,
-            running(view, 1, hosts[1], **later) as two,
-            running(View(1, view.addresses), 2, hosts[2], lap_lineage="mine", **RESUMES) as comes,
-        ):
-            await join_all(one, two, comes)
-            assert (hosts[2].resumed, hosts[2].followed, hosts[2].rejoined) == ([], [b"all of it"], [])
-            assert [host.lineages for host in hosts] == [["later"]] * 3
-            # And a process that replaces it does not.
-            comes.close()
-            again = keeping(b"own")
-            async with running(View(1, view.addresses), 2, again, lap_lineage="mine", **RESUMES) as comes:
-                await comes.join(quiet, PATIENCE_S)
-                assert (again.resumed, again.followed, again.rejoined) == ([], [], [[]])
-                assert again.lineages == ["later"]
-
-    trio.run(main)
+async def test_a_node_in_a_later_view_does_not_use_its_own_file() -> None:
+    view = View(4, addresses(3))
+    later = {
+        "renews": True,
+        "max_turns_bytes": LONGEST_BYTES,
+        "lap_lineage": "later",
+        "start_point": "the state ab",
+    }
+    hosts = [keeping(b"all of it"), keeping(b"all of it"), keeping(b"own")]
+    async with (
+        running(view, 0, hosts[0], **later) as one,
+        running(view, 1, hosts[1], **later) as two,
+        running(View(1, view.addresses), 2, hosts[2], lap_lineage="mine", **RESUMES) as comes,
+    ):
+        await join_all(one, two, comes)
+        assert (hosts[2].resumed, hosts[2].followed, hosts[2].rejoined) == ([], [b"all of it"], [])
+        assert [host.lineages for host in hosts] == [["later"]] * 3
+        # And a process that replaces it does not.
+        comes.close()
+        again = keeping(b"own")
+        async with running(View(1, view.addresses), 2, again, lap_lineage="mine", **RESUMES) as comes:
+            await comes.join(quiet, PATIENCE_S)
+            assert (again.resumed, again.followed, again.rejoined) == ([], [], [[]])
+            assert again.lineages == ["later"]
 
 
-def test_a_refused_node_is_accepted_with_the_same_state() -> None:
-    async def main() -> None:
-        view = View(2, addresses(2))
-        loaded = {"renews": True, "start_point": "the state ab"}
-        async with running(view, 0, keeping(b"0"), **loaded) as here, trio.open_nursery() as nursery:
-            nursery.start_soon(here.join, quiet, PATIENCE_S)
-            async with running(view, 1, keeping(b"1"), **{**loaded, "start_point": "the state cd"}) as other:
-                nursery.start_soon(other.join, quiet, PATIENCE_S)
-                await until_in_trio(lambda: here._clients[1].state == other._clients[0].state == "refused")
-                assert here._clients[1].reason.endswith(
-                    "has another start point (the state cd there, the state ab here)"
-                )
-                other.close()
-                async with running(view, 1, keeping(b"1"), **loaded) as right:
-                    await right.join(quiet, PATIENCE_S)
-                    await until_in_trio(lambda: here._joined)
-                    assert here._clients[1].state == "ready"
-                nursery.cancel_scope.cancel()
-
-    trio.run(main)
+async def test_a_refused_node_is_accepted_with_the_same_state() -> None:
+    view = View(2, addresses(2))
+    loaded = {"renews": True, "start_point": "the state ab"}
+    async with running(view, 0, keeping(b"0"), **loaded) as here, trio.open_nursery() as nursery:
+        nursery.start_soon(here.join, quiet, PATIENCE_S)
+        async with running(view, 1, keeping(b"1"), **{**loaded, "start_point": "the state cd"}) as other:
+            nursery.start_soon(other.join, quiet, PATIENCE_S)
+            await until_in_trio(lambda: here._clients[1].state == other._clients[0].state == "refused")
+            assert here._clients[1].reason.endswith("has another start point (the state cd there, the state ab here)")
+            other.close()
+            async with running(view, 1, keeping(b"1"), **loaded) as right:
+                await right.join(quiet, PATIENCE_S)
+                await until_in_trio(lambda: here._joined)
+                assert here._clients[1].state == "ready"
+            nursery.cancel_scope.cancel()
 
 
-def test_new_nodes_take_the_lap_lineage_of_node_0() -> None:
-    async def main() -> None:
-        view = View(1, addresses(3))
-        hosts = [keeping(b"") for _ in range(3)]
-        async with (
-            running(view, 0, hosts[0], lap_lineage="b") as one,
-            running(view, 1, hosts[1], lap_lineage="c") as two,
-            running(view, 2, hosts[2], lap_lineage="a") as three,
-        ):
-            await join_all(one, two, three)
-            assert [host.lineages for host in hosts] == [["b"]] * 3
-            one.close()
-            again = keeping(b"")
-            async with running(view, 0, again, lap_lineage="z") as back:
-                await back.join(quiet, PATIENCE_S)
-                assert again.lineages == ["b"], "the others have continued"
-
-    trio.run(main)
+async def test_new_nodes_take_the_lap_lineage_of_node_0() -> None:
+    view = View(1, addresses(3))
+    hosts = [keeping(b"") for _ in range(3)]
+    async with (
+        running(view, 0, hosts[0], lap_lineage="b") as one,
+        running(view, 1, hosts[1], lap_lineage="c") as two,
+        running(view, 2, hosts[2], lap_lineage="a") as three,
+    ):
+        await join_all(one, two, three)
+        assert [host.lineages for host in hosts] == [["b"]] * 3
+        one.close()
+        again = keeping(b"")
+        async with running(view, 0, again, lap_lineage="z") as back:
+            await back.join(quiet, PATIENCE_S)
+            assert again.lineages == ["b"], "the others have continued"

@@ -80,34 +80,26 @@ async def couple(
         yield at_home, asking
 
 
-def test_nodes_with_certificates_serve_each_other(ca: Authority) -> None:
+async def test_nodes_with_certificates_serve_each_other(ca: Authority) -> None:
     first, second = ca.issue("first", HERE, "DNS:n0"), ca.issue("second", ELSEWHERE)
     shelf: dict[int, Payload] = {n: (file(bytes([n]) * 700_000),) for n in range(5)}
-
-    async def main() -> None:
-        home, requester = FakeService(shelf), FakeService()
-        view = elsewhere(View(1, addresses(2)))
-        both = tls(ca, first, view, node=0), tls(ca, second, view, node=1)
-        async with couple(view, home, requester, *both) as (at_home, asking):
-            await join_all(at_home, asking)
-            asking.send(take(0, 5))
-            await requester.until(lambda: len(requester.got) == 5)
-            assert {s: told(p) for s, p in requester.got.items()} == {s: told(p) for s, p in shelf.items()}
-
-    trio.run(main)
+    home, requester = FakeService(shelf), FakeService()
+    view = elsewhere(View(1, addresses(2)))
+    both = tls(ca, first, view, node=0), tls(ca, second, view, node=1)
+    async with couple(view, home, requester, *both) as (at_home, asking):
+        await join_all(at_home, asking)
+        asking.send(take(0, 5))
+        await requester.until(lambda: len(requester.got) == 5)
+        assert {s: told(p) for s, p in requester.got.items()} == {s: told(p) for s, p in shelf.items()}
 
 
-def test_names_are_resolved_and_checked_against_the_list(ca: Authority) -> None:
+async def test_names_are_resolved_and_checked_against_the_list(ca: Authority) -> None:
     named = ca.issue("named", "DNS:LOCALHOST")
-
-    async def main() -> None:
-        ports = [address.rpartition(":")[2] for address in addresses(2)]
-        view = View(1, (f"localhost:{ports[0]}", f"localhost:{ports[1]}"))
-        both = tls(ca, named, view, node=0), tls(ca, named, view, node=1)
-        async with couple(view, FakeService(), FakeService(), *both) as nodes:
-            await join_all(*nodes)
-
-    trio.run(main)
+    ports = [address.rpartition(":")[2] for address in addresses(2)]
+    view = View(1, (f"localhost:{ports[0]}", f"localhost:{ports[1]}"))
+    both = tls(ca, named, view, node=0), tls(ca, named, view, node=1)
+    async with couple(view, FakeService(), FakeService(), *both) as nodes:
+        await join_all(*nodes)
 
 
 @pytest.mark.parametrize(
@@ -169,43 +161,39 @@ def call(transport: Transport, address: str, method: str = "Hello", request: byt
         return error.value
 
 
-def test_a_certificate_cannot_impersonate_another_node(ca: Authority, here: Files) -> None:
+async def test_a_certificate_cannot_impersonate_another_node(ca: Authority, here: Files) -> None:
     """Node 2 claims to be node 1, and node 1 a node that is not in the list."""
     second, third = ca.issue("node1", "DNS:n1", ELSEWHERE), ca.issue("node2", "IP:127.0.0.3", "DNS:*.x.y")
-
-    async def main() -> None:
-        ports = [address.rpartition(":")[2] for address in addresses(3)]
-        view = View(1, tuple(f"127.0.0.{node + 1}:{port}" for node, port in enumerate(ports)))
-        host = FakeService({0: (file(b"zero"),)})
-        async with running(view, 0, host, transport=tls(ca, here, view)) as at_home:
-            # As if all had met.
-            at_home._joined = True
-            caller = pb.Caller(node=1, incarnation=5, view=1)
-            at_home._know(replaced(at_home._introduction, node=1, incarnation=5))
-            hello = pb.HelloRequest(caller=replaced(at_home._introduction, node=1, incarnation=5))
-            requests = {
-                "Hello": hello.SerializeToString(),
-                "Ask": ask(caller, take(0, 1)),
-                "Part": pb.PartRequest(caller=caller, part=1).SerializeToString(),
-                "Follow": pb.FollowRequest(caller=caller).SerializeToString(),
-            }
-            impostor = tls(ca, third, view, node=2)
-            for method, request in requests.items():
-                error = await trio.to_thread.run_sync(call, impostor, view.addresses[0], method, request)
-                assert error.code() is grpc.StatusCode.PERMISSION_DENIED
-                assert error.details() == (
-                    "the certificate that it presented is for *.x.y, 127.0.0.3, and node 1 is 127.0.0.2"
-                )
-            assert not host.handled
-            assert not host.restarts
-            # The same calls, by the node itself.
-            await trio.to_thread.run_sync(answered, tls(ca, second, view, node=1), view.addresses[0], requests)
-            assert host.handled == [0]
-            unheard = pb.AskRequest(caller=pb.Caller(node=7, incarnation=5, view=1)).SerializeToString()
-            error = await trio.to_thread.run_sync(call, impostor, view.addresses[0], "Ask", unheard)
-            assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
-
-    trio.run(main)
+    ports = [address.rpartition(":")[2] for address in addresses(3)]
+    view = View(1, tuple(f"127.0.0.{node + 1}:{port}" for node, port in enumerate(ports)))
+    host = FakeService({0: (file(b"zero"),)})
+    async with running(view, 0, host, transport=tls(ca, here, view)) as at_home:
+        # As if all had met.
+        at_home._joined = True
+        caller = pb.Caller(node=1, incarnation=5, view=1)
+        at_home._know(replaced(at_home._introduction, node=1, incarnation=5))
+        hello = pb.HelloRequest(caller=replaced(at_home._introduction, node=1, incarnation=5))
+        requests = {
+            "Hello": hello.SerializeToString(),
+            "Ask": ask(caller, take(0, 1)),
+            "Part": pb.PartRequest(caller=caller, part=1).SerializeToString(),
+            "Follow": pb.FollowRequest(caller=caller).SerializeToString(),
+        }
+        impostor = tls(ca, third, view, node=2)
+        for method, request in requests.items():
+            error = await trio.to_thread.run_sync(call, impostor, view.addresses[0], method, request)
+            assert error.code() is grpc.StatusCode.PERMISSION_DENIED
+            assert error.details() == (
+                "the certificate that it presented is for *.x.y, 127.0.0.3, and node 1 is 127.0.0.2"
+            )
+        assert not host.handled
+        assert not host.restarts
+        # The same calls, by the node itself.
+        await trio.to_thread.run_sync(answered, tls(ca, second, view, node=1), view.addresses[0], requests)
+        assert host.handled == [0]
+        unheard = pb.AskRequest(caller=pb.Caller(node=7, incarnation=5, view=1)).SerializeToString()
+        error = await trio.to_thread.run_sync(call, impostor, view.addresses[0], "Ask", unheard)
+        assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
 def answered(transport: Transport, address: str, requests: dict[str, bytes]) -> None:

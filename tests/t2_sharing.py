@@ -149,29 +149,25 @@ async def open_all_of_a_class(member: Member) -> list[int]:
 
 
 @pytest.mark.parametrize("policy", ["pool", "slot"])
-def test_dropped_bytes_of_a_peers_copy_are_read_locally(tmp_path: Path, policy: str) -> None:
+async def test_dropped_bytes_of_a_peers_copy_are_read_locally(tmp_path: Path, policy: str) -> None:
     root = fill(tmp_path / "data")
-
-    async def main() -> None:
-        copy = copy_of(root, tmp_path / "copy")
-        async with sharing([root, copy], policy=policy, memory_bytes=LITTLE_BYTES) as (member, _):
-            handles = await open_all_of_a_class(member)
-            stats = member.node.stats()
-            assert stats["dropped"] > len(handles) / 2
-            assert stats["remote_samples"] > len(handles) / 4
-            served = set()
-            for handle in handles:
-                head = await member.read(handle, 0, 100)
-                assert head + await member.read(handle, 100, FILE_BYTES) == content(head.rstrip(b".").decode())
-                served.add(head)
-                member.node.close(handle)
-            assert len(served) == len(handles) == PER_CLASS
-
-    trio.run(main)
+    copy = copy_of(root, tmp_path / "copy")
+    async with sharing([root, copy], policy=policy, memory_bytes=LITTLE_BYTES) as (member, _):
+        handles = await open_all_of_a_class(member)
+        stats = member.node.stats()
+        assert stats["dropped"] > len(handles) / 2
+        assert stats["remote_samples"] > len(handles) / 4
+        served = set()
+        for handle in handles:
+            head = await member.read(handle, 0, 100)
+            assert head + await member.read(handle, 100, FILE_BYTES) == content(head.rstrip(b".").decode())
+            served.add(head)
+            member.node.close(handle)
+        assert len(served) == len(handles) == PER_CLASS
 
 
 @pytest.mark.parametrize("whose", ["here", "there"])
-def test_a_copy_that_differs_is_an_error_and_not_mixed(tmp_path: Path, whose: str) -> None:
+async def test_a_copy_that_differs_is_an_error_and_not_mixed(tmp_path: Path, whose: str) -> None:
     """The file changes at this node after it was served, or at the other node before."""
     root = fill(tmp_path / "data")
 
@@ -179,26 +175,23 @@ def test_a_copy_that_differs_is_an_error_and_not_mixed(tmp_path: Path, whose: st
         for path in place.rglob("*.jpg"):
             path.write_bytes(b"!" * FILE_BYTES)
 
-    async def main() -> None:
-        copy = copy_of(root, tmp_path / "copy")
-        async with sharing([root, copy], policy="pool", memory_bytes=LITTLE_BYTES) as (member, _):
-            if whose == "there":
-                change(copy)
-            handles = await open_all_of_a_class(member)
-            if whose == "here":
-                change(root)
-            stale = 0
-            for handle in handles:
-                try:
-                    whole = await member.read(handle, 0, 100) + await member.read(handle, 100, FILE_BYTES)
-                except OSError as error:
-                    stale += error.errno == errno.ESTALE
-                else:
-                    changed_there = whole == b"!" * FILE_BYTES
-                    assert changed_there or whole == content(whole.rstrip(b".").decode())
-            assert stale > len(handles) / 4
-
-    trio.run(main)
+    copy = copy_of(root, tmp_path / "copy")
+    async with sharing([root, copy], policy="pool", memory_bytes=LITTLE_BYTES) as (member, _):
+        if whose == "there":
+            change(copy)
+        handles = await open_all_of_a_class(member)
+        if whose == "here":
+            change(root)
+        stale = 0
+        for handle in handles:
+            try:
+                whole = await member.read(handle, 0, 100) + await member.read(handle, 100, FILE_BYTES)
+            except OSError as error:
+                stale += error.errno == errno.ESTALE
+            else:
+                changed_there = whole == b"!" * FILE_BYTES
+                assert changed_there or whole == content(whole.rstrip(b".").decode())
+        assert stale > len(handles) / 4
 
 
 # What nodes retain
@@ -224,80 +217,64 @@ def loaded(members: Sequence[Member]) -> list[int]:
     return [member.node.counters.samples_loaded + member.node.counters.samples_reread for member in members]
 
 
-def test_what_is_retained_fills_again_after_a_view_or_a_state(tmp_path: Path) -> None:
+async def test_what_is_retained_fills_again_after_a_view_or_a_state(tmp_path: Path) -> None:
     """The nodes hold all samples together, and each gives half of its own to the other."""
     root = fill(tmp_path / "data")
-
-    async def main() -> None:
-        async with sharing([root, root], policy="pool", exchange=0.5) as members:
-            for round_, begin_anew in enumerate(("as mounted", "another view", "a state"), 1):
-                if begin_anew != "as mounted":
-                    both = json.dumps((await members[0].membership.view(b""))["nodes"]).encode()
-                    turns = await members[0].membership.turns_of_all()
-                    state = encode({"dataset": "d1"}, turns, 0)
-                    async with trio.open_nursery() as nursery:
-                        for member in members:
-                            change = member.membership.view if begin_anew == "another view" else member.state.load
-                            nursery.start_soon(change, both if begin_anew == "another view" else state)
-                for _ in range(3):
-                    await read_all(members)
-                    assert sum(loaded(members)) == round_ * SAMPLES
-                assert sum(member.node.stats()["retained_samples"] for member in members) == SAMPLES
-            assert all(member.node.counters.remote_samples > SAMPLES for member in members)
-
-    trio.run(main)
+    async with sharing([root, root], policy="pool", exchange=0.5) as members:
+        for round_, begin_anew in enumerate(("as mounted", "another view", "a state"), 1):
+            if begin_anew != "as mounted":
+                both = json.dumps((await members[0].membership.view(b""))["nodes"]).encode()
+                turns = await members[0].membership.turns_of_all()
+                state = encode({"dataset": "d1"}, turns, 0)
+                async with trio.open_nursery() as nursery:
+                    for member in members:
+                        change = member.membership.view if begin_anew == "another view" else member.state.load
+                        nursery.start_soon(change, both if begin_anew == "another view" else state)
+            for _ in range(3):
+                await read_all(members)
+                assert sum(loaded(members)) == round_ * SAMPLES
+            assert sum(member.node.stats()["retained_samples"] for member in members) == SAMPLES
+        assert all(member.node.counters.remote_samples > SAMPLES for member in members)
 
 
-def test_of_a_sample_that_is_here_twice_the_one_that_was_loaded_is_dropped(tmp_path: Path) -> None:
+async def test_of_a_sample_that_is_here_twice_the_one_that_was_loaded_is_dropped(tmp_path: Path) -> None:
     """One of this node's own may come back from a peer, and be reserved, after its next lap began here."""
     root = fill(tmp_path / "data")
-
-    async def main() -> None:
-        async with sharing([root, root], policy="pool") as members:
-            node, sample = members[0].node, 3
-            node.memory.expect_from_peer([sample])
-            node.memory.reserve(sample, remote=True)
-            node.memory.expect([sample])
-            node.void([sample], ())
-            assert (node.memory.holds_own(sample), node.memory.is_remote(sample)) == (False, True)
-            node.void([sample], ())
-            assert not node.memory.is_remote(sample)
-
-    trio.run(main)
+    async with sharing([root, root], policy="pool") as members:
+        node, sample = members[0].node, 3
+        node.memory.expect_from_peer([sample])
+        node.memory.reserve(sample, remote=True)
+        node.memory.expect([sample])
+        node.void([sample], ())
+        assert (node.memory.holds_own(sample), node.memory.is_remote(sample)) == (False, True)
+        node.void([sample], ())
+        assert not node.memory.is_remote(sample)
 
 
-def test_a_state_that_the_last_node_saves_has_its_passes(tmp_path: Path) -> None:
+async def test_a_state_that_the_last_node_saves_has_its_passes(tmp_path: Path) -> None:
     root = fill(tmp_path / "data")
-
-    async def main() -> None:
-        async with sharing([root, root], policy="pool") as members:
-            membership = members[0].membership
-            own = json.dumps((await membership.view(b""))["nodes"][:1]).encode()
-            await membership.view(own)
-            assert membership.nodes == 1
-            passes = (await membership.turns_of_all()).passes
-            assert passes is not None
-            assert passes.whole
-
-    trio.run(main)
+    async with sharing([root, root], policy="pool") as members:
+        membership = members[0].membership
+        own = json.dumps((await membership.view(b""))["nodes"][:1]).encode()
+        await membership.view(own)
+        assert membership.nodes == 1
+        passes = (await membership.turns_of_all()).passes
+        assert passes is not None
+        assert passes.whole
 
 
-def test_what_a_lost_node_retained_is_read_by_those_that_a_view_gives_it_to(tmp_path: Path) -> None:
+async def test_what_a_lost_node_retained_is_read_by_those_that_a_view_gives_it_to(tmp_path: Path) -> None:
     root = fill(tmp_path / "data")
-
-    async def main() -> None:
-        async with sharing([root, root], policy="pool", exchange=0.5) as (member, other):
-            await read_all([member, other])
-            other.node.freeze()
-            alone = json.dumps([(await member.membership.view(b""))["nodes"][0]]).encode()
-            await member.membership.view(alone)
-            before = loaded([member])[0]
-            for _ in range(2):
-                await read_all([member])
-                assert loaded([member])[0] - before == SAMPLES
-            assert member.node.stats()["retained_samples"] == SAMPLES
-
-    trio.run(main)
+    async with sharing([root, root], policy="pool", exchange=0.5) as (member, other):
+        await read_all([member, other])
+        other.node.freeze()
+        alone = json.dumps([(await member.membership.view(b""))["nodes"][0]]).encode()
+        await member.membership.view(alone)
+        before = loaded([member])[0]
+        for _ in range(2):
+            await read_all([member])
+            assert loaded([member])[0] - before == SAMPLES
+        assert member.node.stats()["retained_samples"] == SAMPLES
 
 
 # Laps
@@ -325,190 +302,171 @@ def test_an_impossible_lap_of_a_peer_is_refused(tmp_path: Path, policy: str) -> 
 # A lost node
 
 
-def test_all_that_waits_for_a_lost_node_is_answered_without_it(tmp_path: Path) -> None:
+async def test_all_that_waits_for_a_lost_node_is_answered_without_it(tmp_path: Path) -> None:
     """Opens that waited get a sample each. Stats that waited get what is left, or else a file's own size."""
     root = fill(tmp_path / "data")
+    async with sharing([root, root], policy="pool") as (member, other):
+        node, catalog = member.node, member.catalog
+        *opened, last = [int(catalog.members[catalog.member_at[s]]) for s in np.flatnonzero(catalog.class_of == 0)]
+        handles: dict[int, int] = {}
+        sizes: list[int] = []
 
-    async def main() -> None:
-        async with sharing([root, root], policy="pool") as (member, other):
-            node, catalog = member.node, member.catalog
-            *opened, last = [int(catalog.members[catalog.member_at[s]]) for s in np.flatnonzero(catalog.class_of == 0)]
-            handles: dict[int, int] = {}
-            sizes: list[int] = []
+        async def keep_open(entry: int) -> None:
+            handles[entry] = await member.open(entry, 1000 + entry)
 
-            async def keep_open(entry: int) -> None:
-                handles[entry] = await member.open(entry, 1000 + entry)
+        async def ask(entry: int) -> None:
+            stating = node.stat(entry, 2000 + entry)
+            assert isinstance(stating, Coroutine)
+            sizes.append((await stating)[0])
 
-            async def ask(entry: int) -> None:
-                stating = node.stat(entry, 2000 + entry)
-                assert isinstance(stating, Coroutine)
-                sizes.append((await stating)[0])
-
-            # It answers no messages from now on.
-            other.node.freeze()
-            node.stat(last, 1)
-            assert node.binding.counts()["reservations"] == 1
-            async with trio.open_nursery() as nursery:
-                for entry in opened:
-                    nursery.start_soon(keep_open, entry)
-                await trio.testing.wait_all_tasks_blocked()
-                # One of those that wait will preempt the reservation. The others need all but one of the samples that
-                # this node has in the next lap.
-                waiting = len(node.pending.undecided)
-                while len(handles) < len(opened) - waiting:
-                    await trio.lowlevel.checkpoint()
-                closed = list(handles)[:3]
-                for entry in closed:
-                    node.close(handles.pop(entry))
-                    nursery.start_soon(ask, entry)
-                await trio.testing.wait_all_tasks_blocked()
-                assert (len(handles), sizes) == (len(opened) - waiting - 3, [])
-                member.membership._messages.lost(1)
-            assert (len(handles), sizes) == (len(opened) - 3, [FILE_BYTES] * 3)
-            assert node.binding.counts()["reservations"] == 1
-
-    trio.run(main)
+        # It answers no messages from now on.
+        other.node.freeze()
+        node.stat(last, 1)
+        assert node.binding.counts()["reservations"] == 1
+        async with trio.open_nursery() as nursery:
+            for entry in opened:
+                nursery.start_soon(keep_open, entry)
+            await trio.testing.wait_all_tasks_blocked()
+            # One of those that wait will preempt the reservation. The others need all but one of the samples that
+            # this node has in the next lap.
+            waiting = len(node.pending.undecided)
+            while len(handles) < len(opened) - waiting:
+                await trio.lowlevel.checkpoint()
+            closed = list(handles)[:3]
+            for entry in closed:
+                node.close(handles.pop(entry))
+                nursery.start_soon(ask, entry)
+            await trio.testing.wait_all_tasks_blocked()
+            assert (len(handles), sizes) == (len(opened) - waiting - 3, [])
+            member.membership._messages.lost(1)
+        assert (len(handles), sizes) == (len(opened) - 3, [FILE_BYTES] * 3)
+        assert node.binding.counts()["reservations"] == 1
 
 
-def test_an_open_that_waits_for_a_node_as_this_one_ends_counts_in_the_next_process(tmp_path: Path) -> None:
+async def test_an_open_that_waits_for_a_node_as_this_one_ends_counts_in_the_next_process(tmp_path: Path) -> None:
     root = fill(tmp_path / "data")
+    async with sharing([root, root], policy="pool") as (member, other):
+        # It answers no messages from now on.
+        other.node.freeze()
+        opened = 0
 
-    async def main() -> None:
-        async with sharing([root, root], policy="pool") as (member, other):
-            # It answers no messages from now on.
-            other.node.freeze()
-            opened = 0
+        async def open_one(entry: int) -> None:
+            nonlocal opened
+            await member.open(entry, 1000 + entry)
+            opened += 1
 
-            async def open_one(entry: int) -> None:
-                nonlocal opened
-                await member.open(entry, 1000 + entry)
-                opened += 1
-
-            async with trio.open_nursery() as nursery:
-                for sample in np.flatnonzero(member.catalog.class_of == 0):
-                    nursery.start_soon(open_one, int(member.catalog.members[member.catalog.member_at[sample]]))
-                await until_in_trio(lambda: opened + len(member.node.pending.undecided) == PER_CLASS)
-                assert opened < PER_CLASS
-                nursery.cancel_scope.cancel()
-            assert (member.node.counters.opens, member.node.counters.errors) == (opened, 0)
-
-    trio.run(main)
+        async with trio.open_nursery() as nursery:
+            for sample in np.flatnonzero(member.catalog.class_of == 0):
+                nursery.start_soon(open_one, int(member.catalog.members[member.catalog.member_at[sample]]))
+            await until_in_trio(lambda: opened + len(member.node.pending.undecided) == PER_CLASS)
+            assert opened < PER_CLASS
+            nursery.cancel_scope.cancel()
+        assert (member.node.counters.opens, member.node.counters.errors) == (opened, 0)
 
 
-def test_a_later_lap_of_a_peer_ends_reservations_before_anything_can_be_sent(tmp_path: Path) -> None:
+async def test_a_later_lap_of_a_peer_ends_reservations_before_anything_can_be_sent(tmp_path: Path) -> None:
     """A node that takes the place of another answers messages before it knows its peers."""
     root = fill(tmp_path / "data")
-
-    async def main() -> None:
-        async with sharing([root, root], policy="pool") as (member, _):
-            node, messages, peers = member.node, member.membership._messages, member.membership._peers
-            first = int(np.flatnonzero(member.catalog.class_of == 0)[0])
-            node.stat(int(member.catalog.members[member.catalog.member_at[first]]), 1)
-            assert node.binding.counts()["reservations"] == 1
-            messages.attach(None)
-            reply = messages.handle(Take(1, 0, 0, 0, 0, 3, 1, FILE_BYTES, 0, 0))
-            if isinstance(reply, Awaitable):
-                reply = await reply
-            assert reply is not None
-            messages.release(reply)
-            assert node.binding.counts()["reservations"] == 0
-            messages.attach(peers)
-
-    trio.run(main)
+    async with sharing([root, root], policy="pool") as (member, _):
+        node, messages, peers = member.node, member.membership._messages, member.membership._peers
+        first = int(np.flatnonzero(member.catalog.class_of == 0)[0])
+        node.stat(int(member.catalog.members[member.catalog.member_at[first]]), 1)
+        assert node.binding.counts()["reservations"] == 1
+        messages.attach(None)
+        reply = messages.handle(Take(1, 0, 0, 0, 0, 3, 1, FILE_BYTES, 0, 0))
+        if isinstance(reply, Awaitable):
+            reply = await reply
+        assert reply is not None
+        messages.release(reply)
+        assert node.binding.counts()["reservations"] == 0
+        messages.attach(peers)
 
 
 # Samples of other nodes that a stat reserved, where each node reads its own part alone
 
 
 @pytest.mark.parametrize("is_undone", [False, True])
-def test_a_peers_sample_that_a_stat_reserved_leaves_memory_with_its_epoch(tmp_path: Path, is_undone: bool) -> None:
+async def test_a_peers_sample_that_a_stat_reserved_leaves_memory_with_its_epoch(
+    tmp_path: Path, is_undone: bool
+) -> None:
     """``is_undone``: the thread of the stat has ended before."""
     root = fill(tmp_path / "data")
-
-    async def main() -> None:
-        async with sharing([root, root], policy="pool", shared_storage=False) as (member, _):
-            node, catalog, memory = member.node, member.catalog, member.node.memory
-            entries = [int(catalog.members[catalog.member_at[s]]) for s in np.flatnonzero(catalog.class_of == 0)]
-            # Until the other node has given more than the one that was needed.
-            while not memory.counts()["in_remote_slots"]:
-                entry = entries.pop()
-                await member.open(entry, 1000 + entry)
-            while memory.remote_bytes < FILE_BYTES * memory.counts()["in_remote_slots"]:
-                await trio.lowlevel.checkpoint()
-            claims_bytes = memory.claims_bytes
-            node.stat(entries.pop(), 1)
-            (sample,) = node.binding.reserved_samples()
-            assert memory.is_remote(sample)
-            assert memory.claims_bytes == claims_bytes + FILE_BYTES
-            if is_undone:
-                node._forget(1)
-                assert memory.claims_bytes == claims_bytes + FILE_BYTES, "its turn is still to come"
-            await ToldEpochs(node, catalog.class_trees).begin(b"")
-            assert (memory.claims_bytes, memory.counts()["put_aside"]) == (claims_bytes, 0)
-
-    trio.run(main)
+    async with sharing([root, root], policy="pool", shared_storage=False) as (member, _):
+        node, catalog, memory = member.node, member.catalog, member.node.memory
+        entries = [int(catalog.members[catalog.member_at[s]]) for s in np.flatnonzero(catalog.class_of == 0)]
+        # Until the other node has given more than the one that was needed.
+        while not memory.counts()["in_remote_slots"]:
+            entry = entries.pop()
+            await member.open(entry, 1000 + entry)
+        while memory.remote_bytes < FILE_BYTES * memory.counts()["in_remote_slots"]:
+            await trio.lowlevel.checkpoint()
+        claims_bytes = memory.claims_bytes
+        node.stat(entries.pop(), 1)
+        (sample,) = node.binding.reserved_samples()
+        assert memory.is_remote(sample)
+        assert memory.claims_bytes == claims_bytes + FILE_BYTES
+        if is_undone:
+            node._forget(1)
+            assert memory.claims_bytes == claims_bytes + FILE_BYTES, "its turn is still to come"
+        await ToldEpochs(node, catalog.class_trees).begin(b"")
+        assert (memory.claims_bytes, memory.counts()["put_aside"]) == (claims_bytes, 0)
 
 
-def test_without_room_only_bytes_that_cannot_be_read_here_stay(tmp_path: Path) -> None:
+async def test_without_room_only_bytes_that_cannot_be_read_here_stay(tmp_path: Path) -> None:
     root = fill(tmp_path / "data")
-
-    async def main() -> None:
-        async with sharing([root, root], policy="pool", shared_storage=False) as (member, _):
-            node, memory = member.node, member.node.memory
-            samples = range(CLASSES * PER_CLASS)
-            own = next(sample for sample in samples if node.plan.owner(sample) is None)
-            others = next(sample for sample in samples if node.plan.owner(sample) is not None)
-            for sample in (own, others):
-                (content,) = memory.expect_from_peer([sample])
-                memory.arrive(content, (FileBytes(b"." * FILE_BYTES, Stamp(FILE_BYTES, 0, 1), changed=False),))
-                memory.reserve(sample, remote=True)
-                # As if a reservation had been undone, and the policy had no room.
-                node._unload(sample)
-            assert (memory.is_remote(own), memory.is_remote(others)) == (False, True)
-            assert memory.claims_bytes == FILE_BYTES
-
-    trio.run(main)
+    async with sharing([root, root], policy="pool", shared_storage=False) as (member, _):
+        node, memory = member.node, member.node.memory
+        samples = range(CLASSES * PER_CLASS)
+        own = next(sample for sample in samples if node.plan.owner(sample) is None)
+        others = next(sample for sample in samples if node.plan.owner(sample) is not None)
+        for sample in (own, others):
+            (content,) = memory.expect_from_peer([sample])
+            memory.arrive(content, (FileBytes(b"." * FILE_BYTES, Stamp(FILE_BYTES, 0, 1), changed=False),))
+            memory.reserve(sample, remote=True)
+            # As if a reservation had been undone, and the policy had no room.
+            node._unload(sample)
+        assert (memory.is_remote(own), memory.is_remote(others)) == (False, True)
+        assert memory.claims_bytes == FILE_BYTES
 
 
 @pytest.mark.parametrize("how", ["another view", "a state"])
-def test_opens_wait_for_bytes_over_a_change_of_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+async def test_opens_wait_for_bytes_over_a_change_of_view(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     """The node at which the bytes lie is asked again, since this node cannot read them."""
     root = fill(tmp_path / "data")
 
     async def never(*_: object) -> None:
         await trio.sleep_forever()
 
-    async def main() -> None:
-        async with sharing([root, root], policy="pool", shared_storage=False) as members:
-            member = members[0]
-            claimed = member.node.memory._open.of
-            served = []
+    async with sharing([root, root], policy="pool", shared_storage=False) as members:
+        member = members[0]
+        claimed = member.node.memory._open.of
+        served = []
 
-            async def open_one(entry: int) -> None:
-                data = await member.read(await member.open(entry, 1000 + entry), 0, FILE_BYTES)
-                served.append(data.rstrip(b".").decode())
-                assert data == content(served[-1])
+        async def open_one(entry: int) -> None:
+            data = await member.read(await member.open(entry, 1000 + entry), 0, FILE_BYTES)
+            served.append(data.rstrip(b".").decode())
+            assert data == content(served[-1])
 
-            data = encode({"dataset": "d1"}, member.node.turns(), 0)
-            with monkeypatch.context() as lossy:
-                # Answers come, and no bytes.
-                lossy.setattr(Client, "_deliver", lambda *_: None)
-                lossy.setattr(Client, "_fetch", never)
-                async with trio.open_nursery() as nursery:
-                    for sample in np.flatnonzero(member.catalog.class_of == 0):
-                        nursery.start_soon(open_one, int(member.catalog.members[member.catalog.member_at[sample]]))
-                    await until_in_trio(lambda: any(each.remote and not each.arrived for each in claimed.values()))
-                    lossy.undo()
-                    for each in members:
-                        if how == "a state":
-                            await each.state.load(data)
-                        else:
-                            await each.membership.view(json.dumps(each.membership.place()["addresses"]).encode())
-            assert len(served) == PER_CLASS
-            assert all(name.startswith("class0/") for name in served)
-            assert member.node.counters.errors == 0
-
-    trio.run(main)
+        data = encode({"dataset": "d1"}, member.node.turns(), 0)
+        with monkeypatch.context() as lossy:
+            # Answers come, and no bytes.
+            lossy.setattr(Client, "_deliver", lambda *_: None)
+            lossy.setattr(Client, "_fetch", never)
+            async with trio.open_nursery() as nursery:
+                for sample in np.flatnonzero(member.catalog.class_of == 0):
+                    nursery.start_soon(open_one, int(member.catalog.members[member.catalog.member_at[sample]]))
+                await until_in_trio(lambda: any(each.remote and not each.arrived for each in claimed.values()))
+                lossy.undo()
+                for each in members:
+                    if how == "a state":
+                        await each.state.load(data)
+                    else:
+                        await each.membership.view(json.dumps(each.membership.place()["addresses"]).encode())
+        assert len(served) == PER_CLASS
+        assert all(name.startswith("class0/") for name in served)
+        assert member.node.counters.errors == 0
 
 
 # Statistics
@@ -516,36 +474,32 @@ def test_opens_wait_for_bytes_over_a_change_of_view(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("policy", ["pool", "slot"])
 @pytest.mark.parametrize("how", ["another view", "a state"])
-def test_statistics_are_available_during_a_change_of_view(tmp_path: Path, policy: str, how: str) -> None:
+async def test_statistics_are_available_during_a_change_of_view(tmp_path: Path, policy: str, how: str) -> None:
     """At every moment: with a sampler, the orders of an epoch are computed during the change."""
     root = fill(tmp_path / "data")
     sampler = SamplerSpec("torch-distributed", seed=0, ranks=6)
+    async with sharing([root] * 3, policy=policy, sampler=sampler) as members:
+        changing = members[0]
+        data = encode({"dataset": "d1"}, changing.node.turns(), 0)
+        nodes_then = 3
+        if how == "another view":
+            # Fewer nodes, and this one has another number among them.
+            first, _, last = (await changing.membership.view(b""))["nodes"]
+            data, nodes_then = json.dumps([last, first]).encode(), 2
+        seen: list[dict[str, Any]] = []
+        done = trio.Event()
 
-    async def main() -> None:
-        async with sharing([root] * 3, policy=policy, sampler=sampler) as members:
-            changing = members[0]
-            data = encode({"dataset": "d1"}, changing.node.turns(), 0)
-            nodes_then = 3
-            if how == "another view":
-                # Fewer nodes, and this one has another number among them.
-                first, _, last = (await changing.membership.view(b""))["nodes"]
-                data, nodes_then = json.dumps([last, first]).encode(), 2
-            seen: list[dict[str, Any]] = []
-            done = trio.Event()
+        async def change() -> None:
+            await (changing.state.load(data) if how == "a state" else changing.membership.view(data))
+            done.set()
 
-            async def change() -> None:
-                await (changing.state.load(data) if how == "a state" else changing.membership.view(data))
-                done.set()
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(change)
-                while not done.is_set():
-                    seen.append(changing.membership.stats())
-                    await trio.lowlevel.checkpoint()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(change)
+            while not done.is_set():
                 seen.append(changing.membership.stats())
-            assert {stats["view"] for stats in seen} == {1, 2}
-            for stats in seen:
-                nodes = 3 if stats["view"] == 1 else nodes_then
-                assert (stats["nodes"], len(stats["peers"])) == (nodes, nodes - 1)
-
-    trio.run(main)
+                await trio.lowlevel.checkpoint()
+            seen.append(changing.membership.stats())
+        assert {stats["view"] for stats in seen} == {1, 2}
+        for stats in seen:
+            nodes = 3 if stats["view"] == 1 else nodes_then
+            assert (stats["nodes"], len(stats["peers"])) == (nodes, nodes - 1)

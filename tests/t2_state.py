@@ -308,41 +308,37 @@ def test_a_full_disk_is_one_line_and_retried(tmp_path: Path, caplog: pytest.LogC
     assert "retrying every second: File too large" in caplog.text
 
 
-def test_a_saved_state_loads_and_nothing_else_does(tmp_path: Path) -> None:
+async def test_a_saved_state_loads_and_nothing_else_does(tmp_path: Path) -> None:
     path = tmp_path / "saved"
-
-    async def main() -> None:
-        node = pool()
-        writer = StateWriter(None, lambda: ABOUT, SAMPLES, node)
-        await writer.run()
-        before = [node.request(0).sample for _ in range(12)]
-        told = await writer.save(os.fsencode(path))
-        line = "lap 1, 12 of 20 samples had their turn"
-        assert told == {"first_lap": 1, "last_lap": 1, "had": 12, "samples": 20, "given": 12, "told": line}
-        for _ in range(15):
-            node.request(0)
-        assert await writer.load(read_bytes(path)) == told
-        assert sorted(before + [node.request(0).sample for _ in range(8)]) == list(range(SAMPLES))
-        now = node.turns()
-        for data, why in [
-            (b"", "not a redoxfs state file"),
-            (encode(ABOUT | {"dataset": "x"}, TURNS, 0), "another dataset"),
-            (encode(ABOUT, TURNS, 0), "not those of 1 and 20"),
-        ]:
-            with pytest.raises(ValueError, match=why):
-                await writer.load(data)
-        for data, why in [
-            (b"relative", "the absolute path"),
-            (b"", "the absolute path"),
-            (b"/a\0b", "the absolute path"),
-            (os.fsencode(tmp_path / "no/file"), "No such file"),
-            (os.fsencode(tmp_path), "directory"),
-        ]:
-            with pytest.raises(ValueError, match=why):
-                await writer.save(data)
-        assert encode(ABOUT, node.turns(), 0) == encode(ABOUT, now, 0)
-
-    trio.run(main)
+    node = pool()
+    writer = StateWriter(None, lambda: ABOUT, SAMPLES, node)
+    await writer.run()
+    before = [node.request(0).sample for _ in range(12)]
+    told = await writer.save(os.fsencode(path))
+    line = "lap 1, 12 of 20 samples had their turn"
+    assert told == {"first_lap": 1, "last_lap": 1, "had": 12, "samples": 20, "given": 12, "told": line}
+    for _ in range(15):
+        node.request(0)
+    assert await writer.load(read_bytes(path)) == told
+    assert sorted(before + [node.request(0).sample for _ in range(8)]) == list(range(SAMPLES))
+    now = node.turns()
+    for data, why in [
+        (b"", "not a redoxfs state file"),
+        (encode(ABOUT | {"dataset": "x"}, TURNS, 0), "another dataset"),
+        (encode(ABOUT, TURNS, 0), "not those of 1 and 20"),
+    ]:
+        with pytest.raises(ValueError, match=why):
+            await writer.load(data)
+    for data, why in [
+        (b"relative", "the absolute path"),
+        (b"", "the absolute path"),
+        (b"/a\0b", "the absolute path"),
+        (os.fsencode(tmp_path / "no/file"), "No such file"),
+        (os.fsencode(tmp_path), "directory"),
+    ]:
+        with pytest.raises(ValueError, match=why):
+            await writer.save(data)
+    assert encode(ABOUT, node.turns(), 0) == encode(ABOUT, now, 0)
 
 
 def test_a_save_to_a_disk_that_hangs_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,7 +417,7 @@ def test_a_handed_over_file_is_written_once_more(tmp_path: Path) -> None:
     trio.run(main, clock=clock)
 
 
-def test_several_nodes_keep_their_own_and_save_all(tmp_path: Path) -> None:
+async def test_several_nodes_keep_their_own_and_save_all(tmp_path: Path) -> None:
     class All:
         """This node and another, which also had the first sample."""
 
@@ -443,38 +439,35 @@ def test_several_nodes_keep_their_own_and_save_all(tmp_path: Path) -> None:
             self.loaded.append(data)
             self.policy.restore(turns)
 
-    async def main() -> None:
-        node = pool()
-        path, saved = tmp_path / "state", tmp_path / "saved"
-        file = StateFile(path)
-        file.number(1, 9)
-        file.number(2, 3)
-        writer = StateWriter(file, lambda: ABOUT, SAMPLES, node)
-        everybody = All(node)
-        writer.share(everybody)
-        while not node.turns().had[-1]:
-            node.request(0)
-        had = node.given
-        writer.final()
-        kept = decode(read_bytes(tmp_path / "state.2"))
-        assert kept.about == {**ABOUT, "number of nodes": "3", "origin": "then"}
-        assert kept.turns.given == had
-        of_others = writer.decoded(encode({**kept.about, "origin": "later"}, kept.turns, 0))
-        assert (of_others.lap_lineage, of_others.turns.had.tolist()) == ("later", kept.turns.had.tolist())
-        with pytest.raises(StateError, match="number of nodes was nothing when it was written, and is 3 now"):
-            writer.decoded(encode(ABOUT, TURNS, 0))
-        told = await writer.save(os.fsencode(saved))
-        assert told["given"] == had + 1
-        assert decode(read_bytes(saved)).about == ABOUT, "of any number of nodes"
-        # The file of one node is not the state of all.
-        with pytest.raises(ValueError, match="number of nodes was 3 when it was written, and is nothing now"):
-            await writer.load(read_bytes(tmp_path / "state.2"))
-        await writer.load(read_bytes(saved))
-        assert everybody.loaded == [read_bytes(saved)]
-        assert decode(read_bytes(tmp_path / "state.2")).turns.given == had + 1, "it is in the file at once"
-        everybody.missing = "no answer from h:1"
-        with pytest.raises(ValueError, match="no answer from h:1"):
-            await writer.save(os.fsencode(saved))
-        assert decode(read_bytes(saved)).turns.given == had + 1
-
-    trio.run(main)
+    node = pool()
+    path, saved = tmp_path / "state", tmp_path / "saved"
+    file = StateFile(path)
+    file.number(1, 9)
+    file.number(2, 3)
+    writer = StateWriter(file, lambda: ABOUT, SAMPLES, node)
+    everybody = All(node)
+    writer.share(everybody)
+    while not node.turns().had[-1]:
+        node.request(0)
+    had = node.given
+    writer.final()
+    kept = decode(read_bytes(tmp_path / "state.2"))
+    assert kept.about == {**ABOUT, "number of nodes": "3", "origin": "then"}
+    assert kept.turns.given == had
+    of_others = writer.decoded(encode({**kept.about, "origin": "later"}, kept.turns, 0))
+    assert (of_others.lap_lineage, of_others.turns.had.tolist()) == ("later", kept.turns.had.tolist())
+    with pytest.raises(StateError, match="number of nodes was nothing when it was written, and is 3 now"):
+        writer.decoded(encode(ABOUT, TURNS, 0))
+    told = await writer.save(os.fsencode(saved))
+    assert told["given"] == had + 1
+    assert decode(read_bytes(saved)).about == ABOUT, "of any number of nodes"
+    # The file of one node is not the state of all.
+    with pytest.raises(ValueError, match="number of nodes was 3 when it was written, and is nothing now"):
+        await writer.load(read_bytes(tmp_path / "state.2"))
+    await writer.load(read_bytes(saved))
+    assert everybody.loaded == [read_bytes(saved)]
+    assert decode(read_bytes(tmp_path / "state.2")).turns.given == had + 1, "it is in the file at once"
+    everybody.missing = "no answer from h:1"
+    with pytest.raises(ValueError, match="no answer from h:1"):
+        await writer.save(os.fsencode(saved))
+    assert decode(read_bytes(saved)).turns.given == had + 1

@@ -103,60 +103,52 @@ def test_orders_continue_within_and_after_an_epoch(share: float, left: int) -> N
 
 @pytest.mark.parametrize("made", [0, 7, 19])
 @pytest.mark.parametrize("later", [0, 1])
-def test_another_process_continues_within_an_epoch(made: int, later: int) -> None:
+async def test_another_process_continues_within_an_epoch(made: int, later: int) -> None:
     """``made`` requests were made when the place was kept, and ``later`` after that."""
     samples = np.arange(SAMPLES, dtype=np.int32)
-
-    async def main() -> None:
-        orders: Orders = orders_of(Sampler(), samples, 2)
-        with trio.fail_after(PATIENCE_S):
-            async with trio.open_nursery() as nursery:
-                before = EpochTracker(0, Following(), samples, SAMPLES, orders, *NOBODY)
-                await before.start(nursery, 3)
-                for sample in range(made):
-                    before.note(sample)
-                place = before.place
-                nursery.cancel_scope.cancel()
-            async with trio.open_nursery() as nursery:
-                policy = Following()
-                after = EpochTracker(0, policy, samples, SAMPLES, orders, *NOBODY)
-                after.go_on(nursery, place, range(later))
-                left = 20 - made - later
-                if left:
-                    await policy_has(policy, (1, 4))
-                    assert not any(node == 0 for node, _ in policy.followed)
-                    for sample in range(left):
-                        assert (0, 4) not in policy.followed
-                        after.note(sample)
-                await policy_has(policy, (0, 4), (1, 5))
-                for sample in range(20):
-                    assert (0, 5) not in policy.followed
+    orders: Orders = orders_of(Sampler(), samples, 2)
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            before = EpochTracker(0, Following(), samples, SAMPLES, orders, *NOBODY)
+            await before.start(nursery, 3)
+            for sample in range(made):
+                before.note(sample)
+            place = before.place
+            nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            policy = Following()
+            after = EpochTracker(0, policy, samples, SAMPLES, orders, *NOBODY)
+            after.go_on(nursery, place, range(later))
+            left = 20 - made - later
+            if left:
+                await policy_has(policy, (1, 4))
+                assert not any(node == 0 for node, _ in policy.followed)
+                for sample in range(left):
+                    assert (0, 4) not in policy.followed
                     after.note(sample)
-                await policy_has(policy, (0, 5), (1, 6))
-
-    trio.run(main)
+            await policy_has(policy, (0, 4), (1, 5))
+            for sample in range(20):
+                assert (0, 5) not in policy.followed
+                after.note(sample)
+            await policy_has(policy, (0, 5), (1, 6))
 
 
 async def policy_has(policy: Following, *followed: tuple[int, int]) -> None:
     await until_in_trio(lambda: all(each in policy.followed for each in followed))
 
 
-def test_requests_before_an_order_is_known_count_in_its_epoch() -> None:
+async def test_requests_before_an_order_is_known_count_in_its_epoch() -> None:
     samples = np.arange(SAMPLES, dtype=np.int32)
-
-    async def main() -> None:
-        policy = Following()
-        tracker = EpochTracker(0, policy, samples, SAMPLES, orders_of(Sampler(), samples, 2), *NOBODY)
-        with trio.fail_after(PATIENCE_S):
-            async with trio.open_nursery() as nursery:
-                # Its last request was made, and the next epoch did not begin.
-                tracker.go_on(nursery, (3, 1, 20), [0])
-                for sample in range(3):
-                    tracker.note(sample)
-                await policy_has(policy, (0, 4))
-                assert tracker.place == (4, 17, 20)
-
-    trio.run(main)
+    policy = Following()
+    tracker = EpochTracker(0, policy, samples, SAMPLES, orders_of(Sampler(), samples, 2), *NOBODY)
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            # Its last request was made, and the next epoch did not begin.
+            tracker.go_on(nursery, (3, 1, 20), [0])
+            for sample in range(3):
+                tracker.note(sample)
+            await policy_has(policy, (0, 4))
+            assert tracker.place == (4, 17, 20)
 
 
 def test_sequential_orders_are_drawn_up_to_the_epoch() -> None:

@@ -154,19 +154,16 @@ def test_counts_are_of_reads_and_their_bytes_and_time(transfers: Transfers) -> N
     assert transfers.counts()["read_ns"] > counts["read_ns"] > 0
 
 
-def test_a_loader_delivers_what_a_store_carries_out_by_itself() -> None:
-    async def main() -> None:
-        delivered: list[int] = []
-        loader = Loader(lambda read, _payloads: delivered.append(read.samples[0]), threads=2, most_held_bytes=100)
-        reads = [Held(number) for number in range(4)]
-        loader.submit(reads, awaited=True)
-        assert loader.cancel(reads[3])
-        for number in (1, 0, 2):
-            await trio.to_thread.run_sync(reads[number].finish)
-        with trio.fail_after(PATIENCE_S):
-            while len(delivered) < 3:
-                await trio.lowlevel.checkpoint()
-        assert sorted(delivered) == [0, 1, 2]
-        loader.close()
-
-    trio.run(main)
+async def test_a_loader_delivers_what_a_store_carries_out_by_itself() -> None:
+    delivered: list[int] = []
+    loader = Loader(lambda read, _payloads: delivered.append(read.samples[0]), threads=2, most_held_bytes=100)
+    reads = [Held(number) for number in range(4)]
+    loader.submit(reads, awaited=True)
+    assert loader.cancel(reads[3])
+    for number in (1, 0, 2):
+        await trio.to_thread.run_sync(reads[number].finish)
+    with trio.fail_after(PATIENCE_S):
+        while len(delivered) < 3:
+            await trio.lowlevel.checkpoint()
+    assert sorted(delivered) == [0, 1, 2]
+    loader.close()

@@ -79,34 +79,28 @@ def test_inode_numbers_encode_branch_and_entry() -> None:
     assert {branch_and_entry(inode)[0] for inode in (CONTROL_INODE, STATS_INODE)} == {Branch.CONTROL}
 
 
-def test_redirected_attributes_are_cached_only_while_bound(source: tuple[Catalog, int]) -> None:
-    async def main() -> None:
-        async with operations(source) as served:
-            entry = entry_at(source, "cat/2.jpg")
-            inode = inode_of(Branch.DATA, entry)
-            assert (await served.ops.getattr(inode, CALLER)).attr_timeout == 0
-            opened = await served.open(entry)
-            bound = await served.ops.getattr(inode, CALLER)
-            assert (bound.attr_timeout, bound.st_size) == (FOREVER_S, opened.size)
-            served.node.close(opened.handle)
-            assert (await served.ops.getattr(inode, CALLER)).attr_timeout == 0
-
-    trio.run(main)
+async def test_redirected_attributes_are_cached_only_while_bound(source: tuple[Catalog, int]) -> None:
+    async with operations(source) as served:
+        entry = entry_at(source, "cat/2.jpg")
+        inode = inode_of(Branch.DATA, entry)
+        assert (await served.ops.getattr(inode, CALLER)).attr_timeout == 0
+        opened = await served.open(entry)
+        bound = await served.ops.getattr(inode, CALLER)
+        assert (bound.attr_timeout, bound.st_size) == (FOREVER_S, opened.size)
+        served.node.close(opened.handle)
+        assert (await served.ops.getattr(inode, CALLER)).attr_timeout == 0
 
 
-def test_all_other_attributes_are_cached_for_ever(source: tuple[Catalog, int]) -> None:
-    async def main() -> None:
-        async with operations(source) as (ops, _):
-            for path, kind in (("cat", stat.S_ISDIR), ("README", stat.S_ISREG), ("link", stat.S_ISLNK)):
-                told = await ops.lookup(pyfuse3.ROOT_INODE, path.encode(), CALLER)
-                assert kind(told.st_mode)
-                assert (told.entry_timeout, told.attr_timeout) == (FOREVER_S, FOREVER_S)
-            absent = await ops.lookup(pyfuse3.ROOT_INODE, b"absent", CALLER)
-            assert (absent.st_ino, absent.entry_timeout) == (0, FOREVER_S)
-            link = inode_of(Branch.DATA, entry_at(source, "link"))
-            assert await ops.readlink(link, CALLER) == b"README"
-
-    trio.run(main)
+async def test_all_other_attributes_are_cached_for_ever(source: tuple[Catalog, int]) -> None:
+    async with operations(source) as (ops, _):
+        for path, kind in (("cat", stat.S_ISDIR), ("README", stat.S_ISREG), ("link", stat.S_ISLNK)):
+            told = await ops.lookup(pyfuse3.ROOT_INODE, path.encode(), CALLER)
+            assert kind(told.st_mode)
+            assert (told.entry_timeout, told.attr_timeout) == (FOREVER_S, FOREVER_S)
+        absent = await ops.lookup(pyfuse3.ROOT_INODE, b"absent", CALLER)
+        assert (absent.st_ino, absent.entry_timeout) == (0, FOREVER_S)
+        link = inode_of(Branch.DATA, entry_at(source, "link"))
+        assert await ops.readlink(link, CALLER) == b"README"
 
 
 @pytest.mark.parametrize("branch", [Branch.DATA, Branch.EXACT, Branch.SERVED])
@@ -173,34 +167,28 @@ def test_a_listing_continues_after_a_full_reply(
     trio.run(main)
 
 
-def test_the_control_folder_is_only_at_the_root(source: tuple[Catalog, int]) -> None:
-    async def main() -> None:
-        async with operations(source) as (ops, _):
-            control = await ops.lookup(pyfuse3.ROOT_INODE, b".redoxfs", CALLER)
-            assert control.st_ino == CONTROL_INODE
-            inner = inode_of(Branch.DATA, entry_at(source, "cat"))
-            assert (await ops.lookup(inner, b".redoxfs", CALLER)).st_ino == 0
-            stats = await ops.lookup(InodeT(control.st_ino), b"stats.json", CALLER)
-            opened = await ops.open(InodeT(stats.st_ino), os.O_RDONLY, CALLER)
-            assert opened.direct_io
-            assert bytes(await ops.read(FileHandleT(opened.fh), 0, 4096)) == b'{\n  "a": 1\n}\n'
-
-    trio.run(main)
+async def test_the_control_folder_is_only_at_the_root(source: tuple[Catalog, int]) -> None:
+    async with operations(source) as (ops, _):
+        control = await ops.lookup(pyfuse3.ROOT_INODE, b".redoxfs", CALLER)
+        assert control.st_ino == CONTROL_INODE
+        inner = inode_of(Branch.DATA, entry_at(source, "cat"))
+        assert (await ops.lookup(inner, b".redoxfs", CALLER)).st_ino == 0
+        stats = await ops.lookup(InodeT(control.st_ino), b"stats.json", CALLER)
+        opened = await ops.open(InodeT(stats.st_ino), os.O_RDONLY, CALLER)
+        assert opened.direct_io
+        assert bytes(await ops.read(FileHandleT(opened.fh), 0, 4096)) == b'{\n  "a": 1\n}\n'
 
 
-def test_a_text_of_a_former_daemon_is_stale(source: tuple[Catalog, int]) -> None:
-    async def main() -> None:
-        async with operations(source) as (former, node):
-            open_before = FileHandleT((await former.open(STATS_INODE, os.O_RDONLY, CALLER)).fh)
-            ops = Operations(source[0].tree, node, stats=lambda: {"b": 2})
-            opened = FileHandleT((await ops.open(STATS_INODE, os.O_RDONLY, CALLER)).fh)
-            with pytest.raises(pyfuse3.FUSEError) as failure:
-                await ops.read(open_before, 0, 4096)
-            assert failure.value.errno == errno.ESTALE
-            await ops.release(open_before)
-            assert bytes(await ops.read(opened, 0, 4096)) == b'{\n  "b": 2\n}\n'
-
-    trio.run(main)
+async def test_a_text_of_a_former_daemon_is_stale(source: tuple[Catalog, int]) -> None:
+    async with operations(source) as (former, node):
+        open_before = FileHandleT((await former.open(STATS_INODE, os.O_RDONLY, CALLER)).fh)
+        ops = Operations(source[0].tree, node, stats=lambda: {"b": 2})
+        opened = FileHandleT((await ops.open(STATS_INODE, os.O_RDONLY, CALLER)).fh)
+        with pytest.raises(pyfuse3.FUSEError) as failure:
+            await ops.read(open_before, 0, 4096)
+        assert failure.value.errno == errno.ESTALE
+        await ops.release(open_before)
+        assert bytes(await ops.read(opened, 0, 4096)) == b'{\n  "b": 2\n}\n'
 
 
 class BrokenNode:
@@ -264,14 +252,11 @@ def test_every_operation_is_a_handler_or_the_session_answers_it() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(LEFT_OUT & set(OPERATIONS)))
-def test_missing_operations_are_enosys(source: tuple[Catalog, int], name: str) -> None:
-    async def main() -> None:
-        async with operations(source) as (ops, _):
-            with pytest.raises(pyfuse3.FUSEError) as raised:
-                await getattr(ops, name)(*[None] * len(signature(getattr(ops, name)).parameters))
-            assert raised.value.errno == errno.ENOSYS
-
-    trio.run(main)
+async def test_missing_operations_are_enosys(source: tuple[Catalog, int], name: str) -> None:
+    async with operations(source) as (ops, _):
+        with pytest.raises(pyfuse3.FUSEError) as raised:
+            await getattr(ops, name)(*[None] * len(signature(getattr(ops, name)).parameters))
+        assert raised.value.errno == errno.ENOSYS
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "after a wait"])

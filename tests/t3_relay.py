@@ -97,35 +97,32 @@ async def relayed(root: Path) -> AsyncIterator[tuple[Asking, SlowOperations]]:
     relay.close()
 
 
-def test_pyfuse3_answers_what_the_session_forwards(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with relayed(tmp_path / "data") as (session, _):
-            control = wire.parse_entry(await session.ask(wire.lookup(wire.ROOT, b".redoxfs")))
-            assert (control.inode, control.entry_valid) == (CONTROL_INODE, FOREVER_S)
-            listing = await session.ask(wire.readdirplus(CONTROL_INODE, CONTROL_INODE, 0, 4096))
-            names = {dirent.name: dirent.inode for dirent in wire.parse_dirents(listing, plus=True)}
-            roots = {b"exact": inode_of(Branch.EXACT, 0), b"served": inode_of(Branch.SERVED, 0)}
-            files = {b"stats.json": STATS_INODE, b"accesslog": ACCESS_LOG_INODE, SERVED_BY_INODE_NAME: SERVED_BY_INODE}
-            assert names == {**files, b"batches": BATCHES_INODE, **roots}
-            opened = wire.parse_opened(await session.ask(wire.open_(STATS_INODE)))
-            assert opened.flags == wire.FOPEN_DIRECT_IO
-            text = await session.ask(wire.read(STATS_INODE, opened.handle, 0, 4096))
-            assert b"of two kinds" in text
-            assert await session.ask(wire.read(STATS_INODE, opened.handle, 3, 5)) == text[3:8]
-            assert await session.ask(wire.read(STATS_INODE, opened.handle, len(text), 4096)) == b""
-            assert await session.ask(wire.release(STATS_INODE, opened.handle)) == b""
-            (link,) = [
-                dirent.inode
-                for dirent in wire.parse_dirents(
-                    await session.ask(wire.readdirplus(wire.ROOT, wire.ROOT, 0, 4096)), plus=True
-                )
-                if dirent.name == b"link"
-            ]
-            assert await session.ask(wire.readlink(link)) == b"README"
-            assert await session.ask(wire.statfs())
-            assert (await session.reply(wire.getxattr(wire.ROOT, b"user.x"))).error == errno.ENOSYS
-
-    trio.run(main)
+async def test_pyfuse3_answers_what_the_session_forwards(tmp_path: Path) -> None:
+    async with relayed(tmp_path / "data") as (session, _):
+        control = wire.parse_entry(await session.ask(wire.lookup(wire.ROOT, b".redoxfs")))
+        assert (control.inode, control.entry_valid) == (CONTROL_INODE, FOREVER_S)
+        listing = await session.ask(wire.readdirplus(CONTROL_INODE, CONTROL_INODE, 0, 4096))
+        names = {dirent.name: dirent.inode for dirent in wire.parse_dirents(listing, plus=True)}
+        roots = {b"exact": inode_of(Branch.EXACT, 0), b"served": inode_of(Branch.SERVED, 0)}
+        files = {b"stats.json": STATS_INODE, b"accesslog": ACCESS_LOG_INODE, SERVED_BY_INODE_NAME: SERVED_BY_INODE}
+        assert names == {**files, b"batches": BATCHES_INODE, **roots}
+        opened = wire.parse_opened(await session.ask(wire.open_(STATS_INODE)))
+        assert opened.flags == wire.FOPEN_DIRECT_IO
+        text = await session.ask(wire.read(STATS_INODE, opened.handle, 0, 4096))
+        assert b"of two kinds" in text
+        assert await session.ask(wire.read(STATS_INODE, opened.handle, 3, 5)) == text[3:8]
+        assert await session.ask(wire.read(STATS_INODE, opened.handle, len(text), 4096)) == b""
+        assert await session.ask(wire.release(STATS_INODE, opened.handle)) == b""
+        (link,) = [
+            dirent.inode
+            for dirent in wire.parse_dirents(
+                await session.ask(wire.readdirplus(wire.ROOT, wire.ROOT, 0, 4096)), plus=True
+            )
+            if dirent.name == b"link"
+        ]
+        assert await session.ask(wire.readlink(link)) == b"README"
+        assert await session.ask(wire.statfs())
+        assert (await session.reply(wire.getxattr(wire.ROOT, b"user.x"))).error == errno.ENOSYS
 
 
 @pytest.mark.parametrize("is_root", [False, True])
@@ -156,31 +153,24 @@ def test_the_replies_to_all_waiting_requests_fit(
     trio.run(main)
 
 
-def test_the_longest_reply_fits(tmp_path: Path) -> None:
+async def test_the_longest_reply_fits(tmp_path: Path) -> None:
     text = "x" * (64 << 10)
-
-    async def main() -> None:
-        async with relayed(tmp_path / "data") as (session, operations):
-            operations._stats = lambda: {"long": text}
-            opened = wire.parse_opened(await session.ask(wire.open_(STATS_INODE)))
-            assert len(await session.ask(wire.read(STATS_INODE, opened.handle, 0, len(text)))) == len(text)
-
-    trio.run(main)
+    async with relayed(tmp_path / "data") as (session, operations):
+        operations._stats = lambda: {"long": text}
+        opened = wire.parse_opened(await session.ask(wire.open_(STATS_INODE)))
+        assert len(await session.ask(wire.read(STATS_INODE, opened.handle, 0, len(text)))) == len(text)
 
 
-def test_the_relay_ends_once_waiting_requests_have_answers(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with relayed(tmp_path / "data") as (session, operations):
-            operations.gate = trio.Event()
-            sent = session.send(wire.statfs())
-            await trio.testing.wait_all_tasks_blocked()
-            session.relay.stop()
-            await trio.testing.wait_all_tasks_blocked()
-            operations.gate.set()
-            await trio.testing.wait_all_tasks_blocked()
-            assert session.receive().unique == sent
-
-    trio.run(main)
+async def test_the_relay_ends_once_waiting_requests_have_answers(tmp_path: Path) -> None:
+    async with relayed(tmp_path / "data") as (session, operations):
+        operations.gate = trio.Event()
+        sent = session.send(wire.statfs())
+        await trio.testing.wait_all_tasks_blocked()
+        session.relay.stop()
+        await trio.testing.wait_all_tasks_blocked()
+        operations.gate.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert session.receive().unique == sent
 
 
 def test_relays_come_and_go_without_a_trace(tmp_path: Path) -> None:
@@ -199,16 +189,13 @@ def test_relays_come_and_go_without_a_trace(tmp_path: Path) -> None:
     assert descriptors() <= before
 
 
-def test_a_cancelled_relay_can_be_closed(tmp_path: Path) -> None:
-    async def main() -> None:
-        with trio.CancelScope() as scope:
-            async with relayed(tmp_path / "data") as (session, operations):
-                operations.gate = trio.Event()
-                session.send(wire.statfs())
-                await trio.testing.wait_all_tasks_blocked()
-                scope.cancel()
-                await trio.lowlevel.checkpoint()
-        assert scope.cancelled_caught
-        session.relay.close()
-
-    trio.run(main)
+async def test_a_cancelled_relay_can_be_closed(tmp_path: Path) -> None:
+    with trio.CancelScope() as scope:
+        async with relayed(tmp_path / "data") as (session, operations):
+            operations.gate = trio.Event()
+            session.send(wire.statfs())
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+            await trio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+    session.relay.close()
