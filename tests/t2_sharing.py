@@ -424,7 +424,7 @@ async def test_without_room_only_bytes_that_cannot_be_read_here_stay(tmp_path: P
             memory.arrive(content, (FileBytes(b"." * FILE_BYTES, Stamp(FILE_BYTES, 0, 1), changed=False),))
             memory.reserve(sample, remote=True)
             # As if a reservation had been undone, and the policy had no room.
-            node._unload(sample)
+            node.unload(sample)
         assert (memory.is_remote(own), memory.is_remote(others)) == (False, True)
         assert memory.claims_bytes == FILE_BYTES
 

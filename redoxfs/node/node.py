@@ -224,9 +224,7 @@ class Node:
             changed=self._changed,
             permissions=self.permissions,
         )
-        self.pending = PendingTurns(
-            self.binding, self.memory, plan=lambda: self.plan, give=self._give, unload=self._unload
-        )
+        self.pending = PendingTurns(self)
         self.callers = callers or Callers()
         # Files with sizes that the kernel keeps from before the present programs that copy.
         self._kept_sizes: list[int] = []
@@ -379,7 +377,7 @@ class Node:
         # It has no entry in the journal.
         self.checkpoint()
 
-    def _give(self, path: int, turn: Served) -> None:
+    def give(self, path: int, turn: Served) -> None:
         """As `_take_turn`. Bytes that the slots have dropped are read again."""
         self._reader = self._readers.pop(path, 0)
         if self._take_turn(path, turn) is None:
@@ -686,7 +684,7 @@ class Node:
         if self.flush is not None:
             self.flush()
         for sample in result.unloaded:
-            self._unload(sample)
+            self.unload(sample)
         if result.pending is not None:
             promise = self.pending.promise(path, thread, result.pending.ticket)
             return self._stat_promised(entry, result.pending.ticket, promise)
@@ -721,7 +719,7 @@ class Node:
         result = self.stat(entry, thread)
         return result if isinstance(result, tuple) else await result
 
-    def _unload(self, sample: int) -> None:
+    def unload(self, sample: int) -> None:
         """A reservation was undone, and the policy has no room for the bytes of its sample. Its turn is still to come:
         they stay if they cannot be read here."""
         remote = self.memory.is_remote(sample)
@@ -990,7 +988,7 @@ class Node:
         for released in ended.released:
             self.memory.release(released)
         for sample in ended.unloaded:
-            self._unload(sample)
+            self.unload(sample)
 
     # For the process after this one
 

@@ -1,6 +1,6 @@
 """The open files of a node, by the number of their handle."""
 
-from collections.abc import ItemsView, Iterable, ValuesView
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from redoxfs.node.exact import ExactFile
@@ -22,11 +22,11 @@ class Handle:
     bypasses: bool = False
 
 
-class OpenFiles:
+class OpenFiles(dict[int, Handle | ExactFile]):
     """Open files by number. Numbers are used again, so that they index a table."""
 
     def __init__(self) -> None:
-        self._files: dict[int, Handle | ExactFile] = {}
+        super().__init__()
         self._free: list[int] = []
         # Numbers of files that another process closed; they are not used yet.
         self._held_back: list[int] = []
@@ -38,27 +38,12 @@ class OpenFiles:
             number = self._free.pop()
         else:
             number = self.last = self.last + 1
-        self._files[number] = file
+        self[number] = file
         return number
-
-    def __getitem__(self, number: int) -> Handle | ExactFile:
-        return self._files[number]
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._files
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def items(self) -> ItemsView[int, Handle | ExactFile]:
-        return self._files.items()
-
-    def values(self) -> ValuesView[Handle | ExactFile]:
-        return self._files.values()
 
     def close(self, number: int) -> Handle | ExactFile | None:
         """A file is closed. None if the process before this one closed it, and could not drop the request."""
-        file = self._files.pop(number, None)
+        file = self.pop(number, None)
         if file is None:
             assert self._held_back
             return None
@@ -67,7 +52,7 @@ class OpenFiles:
 
     def clear(self) -> None:
         """No file is open any more."""
-        self._files.clear()
+        super().clear()
         self._free.clear()
 
     def reopen(self, files: Iterable[tuple[int, Handle | ExactFile]], last: int) -> None:
@@ -75,9 +60,9 @@ class OpenFiles:
 
         A close of a file that it closed may come again. So no file gets such a number before `release`.
         """
-        self._files.update(files)
+        self.update(files)
         self.last = last
-        self._held_back = [number for number in range(1, last + 1) if number not in self._files]
+        self._held_back = [number for number in range(1, last + 1) if number not in self]
 
     def release(self) -> None:
         """No request of the other process comes any more."""

@@ -8,14 +8,16 @@ plan asks for all of them again.
 Used from the node's task alone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import trio
 
-from redoxfs.node.memory import Memory
-from redoxfs.node.plan import Plan
-from redoxfs.protocol import Binding, Delivered, Pending, Served, SharedServingPolicy
+from redoxfs.protocol import Delivered, Pending, Served, SharedServingPolicy
+
+if TYPE_CHECKING:
+    from redoxfs.node.node import Node
 
 
 @dataclass(slots=True)
@@ -37,28 +39,11 @@ class Promise:
 
 
 class PendingTurns:
-    """All tickets of one node, and its undecided paths.
+    """All tickets of one node, and its undecided paths."""
 
-    Args:
-        plan: returns the plan in force.
-        give: called with a path and the turn that it gets.
-        unload: called with a sample whose reservation has ended.
-    """
-
-    def __init__(
-        self,
-        binding: Binding,
-        memory: Memory,
-        *,
-        plan: Callable[[], Plan],
-        give: Callable[[int, Served], None],
-        unload: Callable[[int], None],
-    ) -> None:
-        self._binding = binding
-        self._memory = memory
-        self._plan = plan
-        self._give = give
-        self._unload = unload
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._binding = node.binding
         self._waiting: dict[int, Undecided | Promise] = {}
         self.undecided: dict[int, Undecided] = {}
         # By ticket: stats of the process before this one.
@@ -79,7 +64,7 @@ class PendingTurns:
         if self._waiting.get(ticket) is not promise:
             return False
         del self._waiting[ticket]
-        if self._plan().sharing is not None:
+        if self._node.plan.sharing is not None:
             self._policy.cancel(ticket)
         return True
 
@@ -150,7 +135,7 @@ class PendingTurns:
 
         Returns False where that is not possible.
         """
-        sharing = self._plan().sharing
+        sharing = self._node.plan.sharing
         if sharing is None or not sharing.reads_alone:
             return False
         self._policy.cancel(undecided.ticket)
@@ -168,19 +153,19 @@ class PendingTurns:
     def _keep_promise(self, promise: Promise, served: Served) -> None:
         result = self._binding.promise(promise.path, promise.thread, served.sample)
         for sample in result.unloaded:
-            self._unload(sample)
+            self._node.unload(sample)
         if result.reserved:
-            self._memory.reserve(served.sample, remote=served.remote)
+            self._node.memory.reserve(served.sample, remote=served.remote)
 
     def _decide(self, undecided: Undecided, served: Served) -> None:
         path = undecided.path
         del self.undecided[path]
         self._binding.decide(path, served)
-        self._give(path, served)
+        self._node.give(path, served)
         undecided.over.set()
 
     @property
     def _policy(self) -> SharedServingPolicy:
-        sharing = self._plan().sharing
+        sharing = self._node.plan.sharing
         assert sharing is not None
         return sharing.policy
