@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, product, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -26,9 +26,10 @@ from redoxfs.chunks import Cells, ChunkStore, build_cells
 from redoxfs.chunks.directory import DirectoryStore
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.linux.pids import TICKS_PER_S
+from redoxfs.native import Shared
 from redoxfs.node import PLANNERS, ExpectedOpen, Journal, Node, OpenFile, Past, Plan, RecoveryError
 from redoxfs.node.callers import Callers
-from redoxfs.node.journal import CLOSED, EXACT, FAILED, OPEN, OPENED, Entry, Shared
+from redoxfs.node.journal import CLOSED, EXACT, FAILED, OPEN, OPENED, Entry
 from redoxfs.node.recent import TURNS, RecentTurns
 from redoxfs.node.recovery import Recovered
 
@@ -60,7 +61,7 @@ class Memory:
     checkpoint_bytes: float = math.inf
 
 
-class FakeShared(Shared):
+class FakeShared:
     """`redoxfs.native.Shared`, of one process."""
 
     def __init__(self, memory: Memory, life: Life) -> None:
@@ -145,7 +146,7 @@ class Mount:
     def begin(self) -> None:
         self._life = Life(next(self._lives))
         self._shared = FakeShared(self.memory, self._life)
-        self._journal = Journal(self._shared, checkpoint_entries=50)
+        self._journal = Journal(cast(Shared, self._shared), checkpoint_entries=50)
         self.node = self._make_node(MortalKernel(self._life), self._journal)
         self.node.start()
         self._arrivals = self.node.supply.loader.take_over()

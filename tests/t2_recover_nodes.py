@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ from redoxfs.chunks import Cells, ChunkStore, DirectoryStore, build_cells
 from redoxfs.chunks.layout import deal
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.launch.options import SamplerSpec
+from redoxfs.native import Shared
 from redoxfs.node import ExpectedOpen, Journal, Node, OpenFile, Past, Plan, Recovered, Share, plan_pool, plan_slot
 from redoxfs.node.cluster import Membership, continued_plan, joined
 from redoxfs.node.journal import CLOSED, FAILED, OPENED
@@ -138,7 +139,7 @@ class Machine:
     async def _live(self) -> None:
         catalog = self._dataset.catalog
         self._shared = Outliving(self.memory, Life(math.inf))
-        self._journal = Journal(self._shared, checkpoint_entries=100)
+        self._journal = Journal(cast(Shared, self._shared), checkpoint_entries=100)
         past, recovered = None, None
         before: tuple[Mapping[str, Any], Sequence[int]] | None = None
         plan = self._plan_for(self._config.node, len(self._config.view.addresses))

@@ -41,7 +41,7 @@ class PageCache:
         if self._fixed is None:
             self._fixed = False
 
-    def shares(self, size: int, *, differs: bool = False) -> bool:
+    def shares(self, size: int, differs: bool = False) -> bool:
         """Whether the reads of an open file of ``size`` bytes go through the page cache; -1: an exact file.
 
         ``differs``: other programs may open the same path as another file meanwhile. The kernel has one set of pages

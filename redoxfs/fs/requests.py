@@ -172,7 +172,7 @@ class Requests:
         recorder: Recorder | None = None,
     ) -> None:
         self._node = node
-        node.pages = page_cache
+        node.shares_pages = page_cache.shares
         self._done = (OpenTimes() if times is None else times).opens.done
         self._access_log = access_log
         self._session = session

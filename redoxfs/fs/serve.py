@@ -350,7 +350,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
                     host = await join((past.state.place, recovered.turned))
             recorder.start()
             if host is not None:
-                verbs |= {"trace": host.trace, "nodes": host.view}
+                verbs |= {"trace": host.prefetch.hand_in, "nodes": host.view}
             try:
                 async with nullcontext() if spec.metrics is None else spec.metrics.served(stats):
                     besides = (access_log.run, slow_opens.run)

@@ -40,9 +40,10 @@ task alone.
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from redoxfs.chunks.store import Stamp
+from redoxfs.native import Shared
 
 OPEN, STAT, FORGET, CHANGED, OPENED, FAILED, CLOSED, STAMP = range(1, 9)
 NUMBERS, HANDLED, RECEIVED, WITHDRAWN, ALONE, DRAWN = range(9, 15)
@@ -66,30 +67,8 @@ Entry: TypeAlias = tuple[int, int, int, int, int, int, int, int]
 log = logging.getLogger(__name__)
 
 
-class Shared(Protocol):
-    """The memory that outlives the process: `redoxfs.native.Shared`."""
-
-    @property
-    def position(self) -> int:
-        """The number of entries appended so far."""
-
-    def note(
-        self, kind: int, file: int, flags: int, thread: int, path: int, sample: int, request: int, value: int, /
-    ) -> None:
-        """Append an entry."""
-
-    def entries(self, after: int, /) -> Sequence[Entry]:
-        """The entries from position ``after``."""
-
-    def checkpoint(self, data: bytes, /) -> None:
-        """Replace the checkpoint; it covers all entries so far. Raises ValueError if it does not fit."""
-
-    def checkpointed(self) -> tuple[int, bytes] | None:
-        """The last checkpoint and the position that it covers; None before the first."""
-
-
 class Journal:
-    """The journal of one node.
+    """The journal of one node, in memory that outlives the process.
 
     ``request``  the number of the request that is being decided; set before each `Node.open`
     ``soon``     whether a checkpoint has to come before the next request

@@ -6,16 +6,6 @@ from typing import Protocol
 from redoxfs.node.recovery import OpenBefore
 
 
-class Pages(Protocol):
-    """Chooses for each open whether its reads go through the kernel's pages."""
-
-    def shares(self, size: int, *, differs: bool = False) -> bool:
-        """Whether those of a file of ``size`` bytes do; -1: an exact file.
-
-        ``differs``: other programs may open the same path as another file meanwhile.
-        """
-
-
 class Kernel(Protocol):
     """What stands between programs and the node: it caches sizes and pages, and serves reads of bytes that it was
     given. The node reports here what is out of date.

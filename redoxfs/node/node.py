@@ -49,7 +49,7 @@ from redoxfs.node.journal import (
     WITHDRAWN,
     Journal,
 )
-from redoxfs.node.kernel import Kernel, Pages
+from redoxfs.node.kernel import Kernel
 from redoxfs.node.lowest_laps import LowestLaps
 from redoxfs.node.memory import Content, Memory
 from redoxfs.node.open_files import Handle, OpenFiles
@@ -154,19 +154,21 @@ class Node:
             bytes are on their way.
         recent: the last turns; None: they end with this process.
 
-    ``plan``        the one in force; only `renew` and `go_on` replace it
-    ``is_frozen``   see `freeze`
-    ``blocks``      the last blocks of samplers
-    ``ranks``       the ranks that told of an epoch
+    ``plan``          the one in force; only `renew` and `go_on` replace it
+    ``is_frozen``     see `freeze`
+    ``blocks``        the last blocks of samplers
+    ``ranks``         the ranks that told of an epoch
 
     Set before any request, if at all:
 
-    ``flush``       sends the messages in the policy's outbox
-    ``pages``       chooses which opens may use the kernel's pages; without it, all may
-    ``note_served`` called with the served sample at each turn; ``note_asked``: with the path of each open that has one
-    ``watch_turn``  likewise, on several nodes: with the requested sample
-    ``posts``       what other nodes send
-    ``place``       returns this node's place among the nodes of its job, as JSON, for a checkpoint
+    ``flush``         sends the messages in the policy's outbox
+    ``shares_pages``  returns whether an open file of so many bytes may use the kernel's pages; -1: an exact file. True:
+                      other programs may open the same path as another file meanwhile. Without it, all may
+    ``note_served``   called with the served sample at each turn
+    ``note_asked``    called with the path of each open that has a turn
+    ``watch_turn``    called with the requested sample at each turn, on several nodes
+    ``posts``         what other nodes send
+    ``place``         returns this node's place among the nodes of its job, as JSON, for a checkpoint
     """
 
     def __init__(
@@ -239,7 +241,7 @@ class Node:
         # By the time they began, as all have one timeout.
         self._expected: OrderedDict[ExpectedOpen, tuple[float, Callable[[OpenFile | Exception], None]]] = OrderedDict()
         self.flush: Callable[[], None] | None = None
-        self.pages: Pages | None = None
+        self.shares_pages: Callable[[int, bool], bool] | None = None
         self.posts: Posts | None = None
         self.place: Callable[[], Mapping[str, Any]] | None = None
         self.note_served: Callable[[int], None] = deque[int](maxlen=0).append
@@ -648,7 +650,7 @@ class Node:
         if data is not None and not isinstance(data, Buffer):
             # A store in Python or another node's message brought it.
             data = Buffer(data)
-        shares_pages = self.pages is None or self.pages.shares(stamp.size, differs=bool(self.copying))
+        shares_pages = self.shares_pages is None or self.shares_pages(stamp.size, bool(self.copying))
         handle = self.files.keep(Handle(path, file, content, thread, not shares_pages))
         return OpenFile(handle, data, stamp.size, keep_pages, shares_pages, sample=content.sample)
 
@@ -798,7 +800,7 @@ class Node:
         self.counters.opens += 1
         self.counters.exact += 1
         shares_pages = file.shares_pages and not bypasses
-        if shares_pages and self.pages is not None and not self.pages.shares(-1, differs=bool(self.copying)):
+        if shares_pages and self.shares_pages is not None and not self.shares_pages(-1, bool(self.copying)):
             shares_pages = False
             file = file._replace(bypasses=True)
         handle = self.files.keep(file)

@@ -99,11 +99,11 @@ class Membership:
         self._start_point = ANEW
         self._posts = node.posts = Posts()
         self._messages = Messages(node, nursery, timeout_s=timeout_s)
-        self._prefetch = Prefetch(node, catalog, config.sampler, nursery)
+        self.prefetch = Prefetch(node, catalog, config.sampler, nursery)
         self._laps = Laps(
             node,
             state,
-            self._prefetch,
+            self.prefetch,
             own=self._own,
             kept=config.kept,
             samples=len(catalog.class_of),
@@ -117,7 +117,7 @@ class Membership:
         """Meet the other nodes. Raises OSError, ValueError, RefusedError, JoinTimeoutError."""
         self._state.share(self)
         start_point = ANEW if self._config.kept is None else RESUMED
-        orders = self._prefetch.orders(plan.nodes)
+        orders = self.prefetch.orders(plan.nodes)
         await self._enter(self._config.view, plan, orders, start_point, self.lap_lineage)
         assert self._peers is not None
         await self._peers.join(self._config.report, self._config.timeout_s)
@@ -141,7 +141,7 @@ class Membership:
         if plan.sharing is not None:
             before = Place(*place["peers"])
             peers = self._peers_of(view, plan, plan.sharing, place["start_point"], place["lineage"], before)
-            epochs = self._prefetch.go_on(plan.sharing, place["epochs"], turned)
+            epochs = self.prefetch.go_on(plan.sharing, place["epochs"], turned)
             await peers.start()
         self._take_place(view, peers, place["start_point"], place["lineage"], epochs)
         self._state.renumber()
@@ -162,7 +162,7 @@ class Membership:
             "lineage": self.lap_lineage,
             "kept": base64.b64encode(self._laps.kept()).decode(),
             "peers": None if self._peers is None else self._peers.place,
-            "epochs": self._prefetch.place,
+            "epochs": self.prefetch.place,
         }
 
     def close(self) -> None:
@@ -189,10 +189,6 @@ class Membership:
         finally:
             await self._state.begin_anew()
         return {"view": self._view.number, "nodes": self._view.addresses}
-
-    async def trace(self, data: bytes) -> Mapping[str, Any]:
-        """As `Prefetch.hand_in`."""
-        return await self._prefetch.hand_in(data)
 
     # How far all nodes are
 
@@ -260,7 +256,7 @@ class Membership:
         async with self._changing:
             view = View(self._view.number + 1, addresses)
             start_point = ANEW if turns is None else name_of(data)
-            orders = self._prefetch.orders(len(addresses))
+            orders = self.prefetch.orders(len(addresses))
             plan = await self._plan(addresses.index(self._own), len(addresses), turns)
             self._messages.detach()
             self.close()
@@ -311,7 +307,7 @@ class Membership:
         peers = epochs = None
         if sharing is not None:
             peers = self._peers_of(view, plan, sharing, start_point, lineage, None)
-            epochs = await self._prefetch.prepare(sharing, orders, turns)
+            epochs = await self.prefetch.prepare(sharing, orders, turns)
             await peers.start()
         self._take_place(view, peers, start_point, lineage, epochs)
 
@@ -321,7 +317,7 @@ class Membership:
         self._view, self._peers, self._start_point = view, peers, start_point
         self._laps.set_lap_lineage(lineage)
         self._messages.attach(peers)
-        self._prefetch.follow(epochs, peers)
+        self.prefetch.follow(epochs, peers)
 
     def _peers_of(
         self, view: View, plan: Plan, sharing: Sharing, start_point: str, lineage: str, before: Place | None
