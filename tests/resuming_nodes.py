@@ -84,7 +84,7 @@ class Life:
         self._ended = trio.Event()
         self._is_killed = False
 
-    async def run(self, config: ClusterConfig | None, dataset: Dataset, plan: Plan) -> None:
+    async def run(self, config: ClusterConfig | None) -> None:
         self.node.start()
         try:
             with self._scope:
@@ -92,7 +92,7 @@ class Life:
                     self._up.set()
                     await trio.sleep_forever()
                     return
-                joining = joined(self.node, dataset.catalog, plan, config, self.state, timeout_s=PATIENCE_S)
+                joining = joined(self.node, config, self.state, timeout_s=PATIENCE_S)
                 async with joining as self.membership:
                     self._up.set()
                     await trio.sleep_forever()
@@ -174,7 +174,7 @@ class Job:
             view = View(1, tuple(self.addresses[number] for number in ranks))
             sampler = SamplerSpec("torch-distributed", seed=0, shuffle=False) if self.policy == PREFETCHES else None
             config = config_of(view, rank, self.plan, sampler, kept, said.append)
-        self._nursery.start_soon(life.run, config, self._dataset, plan)
+        self._nursery.start_soon(life.run, config)
         return life
 
     async def started(self, nodes: int = NODES, *, resumes: bool = False) -> list[Life]:

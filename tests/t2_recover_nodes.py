@@ -156,9 +156,7 @@ class Machine:
                 self._answer_again(recovered)
                 assert past.state.place is not None
                 before = past.state.place, recovered.turned
-            async with joined(
-                node, catalog, plan, self._config, state, timeout_s=PATIENCE_S, past=before
-            ) as self.membership:
+            async with joined(node, self._config, state, timeout_s=PATIENCE_S, past=before) as self.membership:
                 self.node = node
                 if recovered is None:
                     node.checkpoint()

@@ -108,7 +108,7 @@ async def sharing(
         state = StateWriter(None, lambda: {"dataset": "d1"}, len(catalog.class_of), node)
         node.start()
         try:
-            async with joined(node, catalog, plan, config, state, timeout_s=PATIENCE_S) as membership:
+            async with joined(node, config, state, timeout_s=PATIENCE_S) as membership:
                 members[number] = Member(catalog, node, membership, state)
                 if len(members) == len(roots):
                     all_there.set()

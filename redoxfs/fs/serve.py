@@ -246,7 +246,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         # gRPC is imported only for several nodes, and after the fork, which it does not survive.
         from redoxfs.node.cluster import joined
 
-        joining = joined(node, catalog, plan, spec.cluster, state, timeout_s=spec.timeout_s, past=before)
+        joining = joined(node, spec.cluster, state, timeout_s=spec.timeout_s, past=before)
         return await ends.enter_async_context(joining)
 
     caches = KernelCaches()

@@ -217,15 +217,7 @@ class Node:
             most_lent_bytes=plan.lendable_bytes,
         )
         self.permissions = Permissions(catalog.tree, self._access_changed)
-        self.supply = Supply(
-            catalog,
-            store,
-            self.memory,
-            self.counters,
-            plan=lambda: self.plan,
-            changed=self._changed,
-            permissions=self.permissions,
-        )
+        self.supply = Supply(self, store)
         self.pending = PendingTurns(self)
         self.callers = callers or Callers()
         # Files with sizes that the kernel keeps from before the present programs that copy.
@@ -1048,8 +1040,8 @@ class Node:
         without an answer: they are for the next process."""
         self.is_frozen = True
 
-    def _changed(self, entry: int, asks: bool) -> None:
-        """A file has changed since the scan, or is as it was again."""
+    def changed(self, entry: int, asks: bool) -> None:
+        """A file has changed since the scan, or is as it was again (False)."""
         self._ask(entry, asks)
         if self._journal is not None:
             size = self.supply.size(entry) if asks else -1

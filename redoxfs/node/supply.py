@@ -10,21 +10,20 @@ import os
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from time import monotonic_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from redoxfs.chunks import ChunkStore, FileBytes, NativeRead, Read
 from redoxfs.chunks.store import NO_INODE, CopyRead, NarrowedError, Payload, Stamp
-from redoxfs.dataset import Catalog
 from redoxfs.native import Histogram
-from redoxfs.node.counters import Counters
 from redoxfs.node.loader import Loader
-from redoxfs.node.memory import Content, Memory
-from redoxfs.node.permissions import Permissions
-from redoxfs.node.plan import Plan
+from redoxfs.node.memory import Content
 from redoxfs.protocol import Handled, Load, Served
 from redoxfs.telemetry import as_json
+
+if TYPE_CHECKING:
+    from redoxfs.node.node import Node
 
 log = logging.getLogger(__name__)
 
@@ -41,24 +40,14 @@ class _Loading:
 class Supply:
     """Supplies the bytes of samples, from `start` to `stop`.
 
-    Args:
-        plan: returns the plan in force.
-        changed: called with the entry of a file that has changed since the scan, or is as it was again (False).
-
     ``changed_sizes``  by entry: the sizes of files that have changed since the scan
+    ``fetch``          lets another node read a content that only that node can read, and calls `came`; before any
+                       request, if there are other nodes
     """
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        store: ChunkStore,
-        memory: Memory,
-        counters: Counters,
-        *,
-        plan: Callable[[], Plan],
-        changed: Callable[[int, bool], None],
-        permissions: Permissions,
-    ) -> None:
+    def __init__(self, node: "Node", store: ChunkStore) -> None:
+        catalog = node.catalog
+        self._node = node
         self._tree = catalog.tree
         self._tree_size: memoryview[int] = catalog.tree.size.data
         self._tree_mtime_ns: memoryview[int] = catalog.tree.mtime_ns.data
@@ -66,11 +55,9 @@ class Supply:
         self._members: memoryview[int] = catalog.members.data
         self._member_at: memoryview[int] = catalog.member_at.data
         self._store = store
-        self._memory = memory
-        self._counters = counters
-        self._plan = plan
-        self._changed = changed
-        self._permissions = permissions
+        self._memory = node.memory
+        self._counters = node.counters
+        self._permissions = node.permissions
         self._loader: Loader | None = None
         # What each read is for; and of which load it is, if of any.
         self._expected: dict[Read, tuple[Sequence[Content], _Loading | None]] = {}
@@ -79,7 +66,7 @@ class Supply:
         self.changed_sizes: dict[int, int] = {}
         # Whether any file ever was.
         self._has_changed = False
-        self._fetch: Callable[[Content], None] | None = None
+        self.fetch: Callable[[Content], None] | None = None
 
     def start(self) -> None:
         """Start the reading threads; from a trio task."""
@@ -132,7 +119,7 @@ class Supply:
     def _read_for_slots(self, sample: int) -> None:
         """The core keeps ``sample`` for its next turn, but its read failed. An open now and that one need one each."""
         self._counters.samples_loaded += 1
-        reads = self._store.reads(self._plan().policy.chunk_of(sample), (sample,))
+        reads = self._store.reads(self._node.plan.policy.chunk_of(sample), (sample,))
         self._submit(reads, self._memory.expect((sample,)), awaited=False)
 
     def read_again(self, path: int, sample: int, *, counted: bool = True) -> Content:
@@ -144,20 +131,18 @@ class Supply:
 
     def read(self, content: Content) -> None:
         """Read ``content`` from storage, whatever its owner; by the node that can."""
-        if self._fetch is not None and self.owner(content.sample) is not None:
-            self._fetch(content)
+        if self.fetch is not None and self.owner(content.sample) is not None:
+            self.fetch(content)
             return
         self._submit(
-            self._store.reads(self._plan().policy.chunk_of(content.sample), (content.sample,)), [content], awaited=True
+            self._store.reads(self._node.plan.policy.chunk_of(content.sample), (content.sample,)),
+            [content],
+            awaited=True,
         )
 
     def owner(self, sample: int) -> int | None:
         """See `Plan.owner`."""
-        return self._plan().owner(sample)
-
-    def attach(self, fetch: Callable[[Content], None]) -> None:
-        """``fetch`` lets another node read a content that only that node can read, and calls `came`."""
-        self._fetch = fetch
+        return self._node.plan.owner(sample)
 
     def hasten(self, content: Content) -> None:
         """A request waits for ``content`` now."""
@@ -222,7 +207,7 @@ class Supply:
 
     def came(self, content: Content, payload: Payload) -> None:
         """Another node sent the bytes of a sample that it had given, or errors in their place."""
-        if self._plan().reads_any and any(isinstance(file, OSError) for file in payload):
+        if self._node.plan.reads_any and any(isinstance(file, OSError) for file in payload):
             self._counters.degraded += 1
             self.read(content)
         else:
@@ -268,7 +253,7 @@ class Supply:
         self.changed_sizes.update(changed_sizes)
         self._has_changed |= bool(changed_sizes)
         for entry in changed_sizes:
-            self._changed(entry, True)
+            self._node.changed(entry, True)
 
     def scanned(self, entry: int) -> Stamp:
         """The state of a file at the scan."""
@@ -394,7 +379,7 @@ class Supply:
                 if got.changed:
                     self._note_change(entry, got.stamp.size)
                 elif self.changed_sizes.pop(entry, None) is not None:
-                    self._changed(entry, False)
+                    self._node.changed(entry, False)
                 self._permissions.saw_as_scanned(entry)
             elif isinstance(got, NarrowedError):
                 self._permissions.saw(entry, got.access)
@@ -405,7 +390,7 @@ class Supply:
             log.warning("a file has changed since the scan", extra={"fields": {"path": path, "bytes": size}})
         self._has_changed = True
         self.changed_sizes[entry] = size
-        self._changed(entry, True)
+        self._node.changed(entry, True)
 
 
 async def all_here(contents: Sequence[Content], timeout_s: float) -> None:

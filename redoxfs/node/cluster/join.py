@@ -6,10 +6,8 @@ from typing import Any
 
 import trio
 
-from redoxfs.dataset import Catalog
 from redoxfs.node.cluster.views import ClusterConfig, Membership
 from redoxfs.node.node import Node
-from redoxfs.node.plan import Plan
 from redoxfs.node.state import StateWriter
 from redoxfs.peers import JoinTimeoutError, RefusedError
 
@@ -21,8 +19,6 @@ class JoinError(Exception):
 @asynccontextmanager
 async def joined(
     node: Node,
-    catalog: Catalog,
-    plan: Plan,
     config: ClusterConfig,
     state: StateWriter,
     *,
@@ -39,13 +35,13 @@ async def joined(
     """
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        membership = Membership(node, catalog, config, state, nursery, timeout_s=timeout_s)
+        membership = Membership(node, config, state, nursery, timeout_s=timeout_s)
         try:
             try:
                 if past is None:
-                    await membership.start(plan)
+                    await membership.start()
                 else:
-                    await membership.take_over(plan, *past)
+                    await membership.take_over(*past)
             except OSError as error:
                 raise JoinError(error.strerror or str(error)) from error
             except (ValueError, RefusedError, JoinTimeoutError) as error:

@@ -48,7 +48,7 @@ class Messages:
         self._peers: Peers | None = None
         self._attached = trio.Event()
         self._is_between = False
-        node.supply.attach(lambda content: nursery.start_soon(self._fetch, content))
+        node.supply.fetch = lambda content: nursery.start_soon(self._fetch, content)
 
     def attach(self, peers: Peers | None) -> None:
         """Send to ``peers`` from now on."""

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from redoxfs.dataset import Catalog
 from redoxfs.node.cluster.epochs import (
     EpochTracker,
     Orders,
@@ -34,9 +33,9 @@ class Prefetch:
         sampler: how the job asks, where that is known.
     """
 
-    def __init__(self, node: Node, catalog: Catalog, sampler: Sampler | None, nursery: trio.Nursery) -> None:
+    def __init__(self, node: Node, sampler: Sampler | None, nursery: trio.Nursery) -> None:
         self._node = node
-        self._catalog = catalog
+        self._catalog = node.catalog
         self._sampler = sampler
         self._nursery = nursery
         self._epochs: EpochTracker | None = None

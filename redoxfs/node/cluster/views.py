@@ -17,7 +17,6 @@ from typing import Any
 
 import trio
 
-from redoxfs.dataset import Catalog
 from redoxfs.node.cluster.epochs import EpochTracker, Orders, Sampler
 from redoxfs.node.cluster.messages import Messages
 from redoxfs.node.cluster.prefetch import Prefetch
@@ -81,7 +80,6 @@ class Membership:
     def __init__(
         self,
         node: Node,
-        catalog: Catalog,
         config: ClusterConfig,
         state: StateWriter,
         nursery: trio.Nursery,
@@ -89,7 +87,6 @@ class Membership:
         timeout_s: float,
     ) -> None:
         self._node = node
-        self._catalog = catalog
         self._config = config
         self._state = state
         self._nursery = nursery
@@ -99,42 +96,43 @@ class Membership:
         self._start_point = ANEW
         self._posts = node.posts = Posts()
         self._messages = Messages(node, nursery, timeout_s=timeout_s)
-        self.prefetch = Prefetch(node, catalog, config.sampler, nursery)
+        self.prefetch = Prefetch(node, config.sampler, nursery)
         self._laps = Laps(
             node,
             state,
             self.prefetch,
             own=self._own,
             kept=config.kept,
-            samples=len(catalog.class_of),
+            samples=len(node.catalog.class_of),
             flush=self._messages.flush,
             say=config.say,
         )
         self._changing = trio.Lock()
         node.place = self.place
 
-    async def start(self, plan: Plan) -> None:
-        """Meet the other nodes. Raises OSError, ValueError, RefusedError, JoinTimeoutError."""
+    async def start(self) -> None:
+        """Meet the other nodes, by the node's plan. Raises OSError, ValueError, RefusedError, JoinTimeoutError."""
         self._state.share(self)
         start_point = ANEW if self._config.kept is None else RESUMED
+        plan = self._node.plan
         orders = self.prefetch.orders(plan.nodes)
         await self._enter(self._config.view, plan, orders, start_point, self.lap_lineage)
         assert self._peers is not None
         await self._peers.join(self._config.report, self._config.timeout_s)
         self._view = self._peers.view
 
-    async def take_over(self, plan: Plan, place: Mapping[str, Any], turned: Sequence[int]) -> None:
-        """Continue as the process that was here before, in place of `start`. The node has recovered.
+    async def take_over(self, place: Mapping[str, Any], turned: Sequence[int]) -> None:
+        """Continue as the process that was here before, in place of `start`. The node has recovered, by the
+        `continued_plan`.
 
         Args:
-            plan: `continued_plan`.
             place: its `place`.
             turned: the samples whose opens took a turn since the checkpoint.
 
         Raises OSError, ValueError.
         """
         self._state.share(self)
-        view = View(place["view"], tuple(place["addresses"]))
+        view, plan = View(place["view"], tuple(place["addresses"])), self._node.plan
         peers = None
         self._laps.begin(base64.b64decode(place["kept"]))
         epochs = None
@@ -342,7 +340,7 @@ class Membership:
         )
 
     def _bounds(self, sharing: Sharing) -> Bounds:
-        catalog, policy = self._catalog, sharing.policy
+        catalog, policy = self._node.catalog, sharing.policy
         return Bounds(
             len(catalog.class_of),
             len(catalog.class_names),
