@@ -532,8 +532,8 @@ async def open_all(programs: Programs, thread: int = 1) -> dict[bytes, int]:
 
 @pytest.mark.parametrize("by", ["journal", "checkpoint"])
 @pytest.mark.parametrize("when", ["before the open", "after the open"])
-def test_an_open_file_has_its_bytes_after_a_kill_or_is_stale(tmp_path: Path, by: str, when: str) -> None:
-    async def main(dataset: Dataset) -> None:
+async def test_an_open_file_has_its_bytes_after_a_kill_or_is_stale(tmp_path: Path, by: str, when: str) -> None:
+    with directory(tmp_path / "data") as dataset:
         mount = mounted(dataset)
         changed = dataset.root / "class0" / "0-1.jpg"
         entry = entry_of(dataset.catalog, "0-1.jpg")
@@ -559,14 +559,10 @@ def test_an_open_file_has_its_bytes_after_a_kill_or_is_stale(tmp_path: Path, by:
         assert await mount.read(handles[b"0-2.jpg"], 3, 10) == content_of("0-2.jpg")[3:13]
         mount.end()
 
-    with directory(tmp_path / "data") as dataset:
-        trio.run(main, dataset)
 
-
-def test_two_states_of_a_sample_stay_apart_over_a_kill(tmp_path: Path) -> None:
+async def test_two_states_of_a_sample_stay_apart_over_a_kill(tmp_path: Path) -> None:
     """One handle has what a file was in the lap before, another what it is now."""
-
-    async def main(dataset: Dataset) -> None:
+    with directory(tmp_path / "data") as dataset:
         mount = mounted(dataset, share=0.3)
         programs = Programs(mount, dataset.catalog, np.random.default_rng(0))
         old = await open_all(programs)
@@ -592,13 +588,10 @@ def test_two_states_of_a_sample_stay_apart_over_a_kill(tmp_path: Path) -> None:
             await mount.read(old[b"0-1.jpg"], 0, 100)
         mount.end()
 
-    with directory(tmp_path / "data") as dataset:
-        trio.run(main, dataset)
-
 
 @pytest.mark.parametrize("by", ["journal", "checkpoint"])
-def test_an_exact_file_stays_open_over_a_kill_until_it_is_replaced(tmp_path: Path, by: str) -> None:
-    async def main(dataset: Dataset) -> None:
+async def test_an_exact_file_stays_open_over_a_kill_until_it_is_replaced(tmp_path: Path, by: str) -> None:
+    with directory(tmp_path / "data") as dataset:
         mount = mounted(dataset)
         programs = Programs(mount, dataset.catalog, np.random.default_rng(0))
         kept, replaced = [
@@ -621,12 +614,9 @@ def test_an_exact_file_stays_open_over_a_kill_until_it_is_replaced(tmp_path: Pat
         assert mount.node.stats()["open_files"] == 0
         mount.end()
 
+
+async def test_a_thread_number_that_is_reused_during_a_restart_is_a_new_thread(tmp_path: Path) -> None:
     with directory(tmp_path / "data") as dataset:
-        trio.run(main, dataset)
-
-
-def test_a_thread_number_that_is_reused_during_a_restart_is_a_new_thread(tmp_path: Path) -> None:
-    async def main(dataset: Dataset) -> None:
         now_s = 100.0
         mount = mounted(dataset, clock_s=lambda: now_s)
         programs = Programs(mount, dataset.catalog, np.random.default_rng(0))
@@ -644,12 +634,9 @@ def test_a_thread_number_that_is_reused_during_a_restart_is_a_new_thread(tmp_pat
         assert served[0] == served[1] != served[2]
         mount.end()
 
+
+async def test_a_loaded_state_holds_after_a_kill(tmp_path: Path) -> None:
     with directory(tmp_path / "data") as dataset:
-        trio.run(main, dataset)
-
-
-def test_a_loaded_state_holds_after_a_kill(tmp_path: Path) -> None:
-    async def main(dataset: Dataset) -> None:
         mount = mounted(dataset)
         programs = Programs(mount, dataset.catalog, np.random.default_rng(0))
         await programs.epoch(1)
@@ -661,17 +648,13 @@ def test_a_loaded_state_holds_after_a_kill(tmp_path: Path) -> None:
         assert set((await programs.epoch(3)).values()) == {1}
         mount.end()
 
-    with directory(tmp_path / "data") as dataset:
-        trio.run(main, dataset)
-
 
 @pytest.mark.parametrize("seed", range(3))
-def test_an_epoch_over_a_kill_gets_no_sample_twice_after_another_view_has_left_one_node(
+async def test_an_epoch_over_a_kill_gets_no_sample_twice_after_another_view_has_left_one_node(
     seed: int, tmp_path: Path
 ) -> None:
     """Also if an epoch before was broken off."""
-
-    async def main(dataset: Dataset) -> None:
+    with directory(tmp_path / "data") as dataset:
         mount = mounted(dataset, share=0.3)
         mount.node.renew(plan_of(dataset, "pool", 0.3))
         random = np.random.default_rng(seed)
@@ -694,12 +677,9 @@ def test_an_epoch_over_a_kill_gets_no_sample_twice_after_another_view_has_left_o
         assert len(set(got)) == len(got)
         mount.end()
 
+
+async def test_the_ranks_that_told_of_an_epoch_are_known_after_a_kill(tmp_path: Path) -> None:
     with directory(tmp_path / "data") as dataset:
-        trio.run(main, dataset)
-
-
-def test_the_ranks_that_told_of_an_epoch_are_known_after_a_kill(tmp_path: Path) -> None:
-    async def main(dataset: Dataset) -> None:
         mount = mounted(dataset)
         mount.node.ranks[0] = [None, 3], {0: (700, 1.5), 2: (702, 2.0)}
         mount.node.ranks[None] = [7, 2], {1: (0, 3.0)}
@@ -708,12 +688,9 @@ def test_the_ranks_that_told_of_an_epoch_are_known_after_a_kill(tmp_path: Path) 
         assert mount.node.ranks == {0: ([None, 3], {0: (700, 1.5), 2: (702, 2.0)}), None: ([7, 2], {1: (0, 3.0)})}
         mount.end()
 
+
+async def test_an_open_whose_program_was_killed_meanwhile_leaves_nothing_bound(tmp_path: Path) -> None:
     with directory(tmp_path / "data") as dataset:
-        trio.run(main, dataset)
-
-
-def test_an_open_whose_program_was_killed_meanwhile_leaves_nothing_bound(tmp_path: Path) -> None:
-    async def main(dataset: Dataset) -> None:
         mount = mounted(dataset)
         entry = int(dataset.catalog.members[0])
         mount.node.open(entry, 1)
@@ -724,14 +701,10 @@ def test_an_open_whose_program_was_killed_meanwhile_leaves_nothing_bound(tmp_pat
         assert mount.node.binding.counts()["bound"] == 0
         mount.end()
 
-    with directory(tmp_path / "data") as dataset:
-        trio.run(main, dataset)
 
-
-def test_an_open_without_an_answer_keeps_its_sample_over_two_kills(tmp_path: Path) -> None:
+async def test_an_open_without_an_answer_keeps_its_sample_over_two_kills(tmp_path: Path) -> None:
     """The second kill comes after a checkpoint, and before the open was repeated."""
-
-    async def main(dataset: Dataset) -> None:
+    with directory(tmp_path / "data") as dataset:
         mount = mounted(dataset)
         programs = Programs(mount, dataset.catalog, np.random.default_rng(0))
         request = mount.ask("open", int(dataset.catalog.members[0]), 1)
@@ -752,12 +725,9 @@ def test_an_open_without_an_answer_keeps_its_sample_over_two_kills(tmp_path: Pat
         assert mount.node.binding.counts()["bound"] == 0
         mount.end()
 
+
+async def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path) -> None:
     with directory(tmp_path / "data") as dataset:
-        trio.run(main, dataset)
-
-
-def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path) -> None:
-    async def main(dataset: Dataset) -> None:
         mount = mounted(dataset)
         await open_all(Programs(mount, dataset.catalog, np.random.default_rng(0)))
         mount.node.renew(mount.node.plan)
@@ -773,9 +743,6 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path) -> None:
         mount.memory.saved = None
         refused(mount)
         mount.end()
-
-    with directory(tmp_path / "data") as dataset:
-        trio.run(main, dataset)
 
 
 def refused(mount: Mount) -> None:
@@ -807,8 +774,8 @@ def test_a_journal_of_another_scan_or_policy_is_refused(tmp_path: Path, change: 
             trio.run(main, dataset, rescanned)
 
 
-def test_a_checkpoint_that_does_not_fit_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main(dataset: Dataset) -> None:
+async def test_a_checkpoint_that_does_not_fit_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with directory(tmp_path / "data") as dataset:
         mount = mounted(dataset)
         programs = Programs(mount, dataset.catalog, np.random.default_rng(0))
         mount.memory.checkpoint_bytes = 10
@@ -819,12 +786,9 @@ def test_a_checkpoint_that_does_not_fit_is_reported(tmp_path: Path, caplog: pyte
         assert set((await programs.epoch(2)).values()) == {1}, "the entries since the first checkpoint are still there"
         mount.end()
 
+
+async def test_a_journal_that_lacks_an_entry_is_refused(tmp_path: Path) -> None:
     with directory(tmp_path / "data") as dataset:
-        trio.run(main, dataset)
-
-
-def test_a_journal_that_lacks_an_entry_is_refused(tmp_path: Path) -> None:
-    async def main(dataset: Dataset) -> None:
         mount = mounted(dataset)
         await open_all(Programs(mount, dataset.catalog, np.random.default_rng(0)))
         log = mount.memory.log
@@ -833,6 +797,3 @@ def test_a_journal_that_lacks_an_entry_is_refused(tmp_path: Path) -> None:
             mount.memory.log = [*log[:at], *log[at + 1 :]]
             refused(mount)
         mount.end()
-
-    with directory(tmp_path / "data") as dataset:
-        trio.run(main, dataset)

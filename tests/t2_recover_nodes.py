@@ -368,10 +368,9 @@ def test_every_sample_comes_once_an_epoch_over_kills_at_three_nodes(
             trio.run(main, dataset, [dataset] * NODES)
 
 
-def test_samples_are_prefetched_in_the_epoch_in_which_all_nodes_die(tmp_path: Path) -> None:
+async def test_samples_are_prefetched_in_the_epoch_in_which_all_nodes_die(tmp_path: Path) -> None:
     """Each node knows the orders of all, and which requests were made."""
-
-    async def main(dataset: Dataset) -> None:
+    with dataset_at(tmp_path / "data", per_class=64) as dataset:
         view = View(1, tuple(f"127.0.0.1:{port}" for port in reserve(NODES)))
         sampler = SamplerSpec("torch-distributed", seed=0, ranks=NODES, shuffle=False)
         machines = [Machine(number, dataset, view, "slot", sampler) for number in range(NODES)]
@@ -396,6 +395,3 @@ def test_samples_are_prefetched_in_the_epoch_in_which_all_nodes_die(tmp_path: Pa
                     assert sum(machine.prefetched_since_death() for machine in machines) > 0
                 for machine in machines:
                     machine.end()
-
-    with dataset_at(tmp_path / "data", per_class=64) as dataset:
-        trio.run(main, dataset)
