@@ -683,44 +683,36 @@ def name_at(path: Path, device: str | None = None) -> str:
     return str(send_control(path, "name", timeout_s=PATIENCE_S, device=device)["name"])
 
 
-def test_a_living_daemons_control_socket_is_not_replaced(tmp_path: Path) -> None:
+async def test_a_living_daemons_control_socket_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "control"
-
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            async with trio.open_nursery() as earlier:
-                await listening(path, "first", earlier)
-                await listening(path, "second", nursery)
-                assert await trio.to_thread.run_sync(name_at, path) == "first"
-                earlier.cancel_scope.cancel()
-            # The other one listens there once the first has ended.
-            await until_in_trio(path.exists)
-            assert await trio.to_thread.run_sync(name_at, path) == "second"
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
+    async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as earlier:
+            await listening(path, "first", earlier)
+            await listening(path, "second", nursery)
+            assert await trio.to_thread.run_sync(name_at, path) == "first"
+            earlier.cancel_scope.cancel()
+        # The other one listens there once the first has ended.
+        await until_in_trio(path.exists)
+        assert await trio.to_thread.run_sync(name_at, path) == "second"
+        nursery.cancel_scope.cancel()
     assert not os.listdir(tmp_path)
 
 
-def test_a_control_socket_that_was_removed_is_made_anew(tmp_path: Path) -> None:
+async def test_a_control_socket_that_was_removed_is_made_anew(tmp_path: Path) -> None:
     folder = tmp_path / "run/redoxfs"
     path = folder / "control"
-
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            # Its folder cannot be made at first: the mount serves all the same.
-            (tmp_path / "run").write_text("in the way")
-            await listening(path, "it", nursery, look=partial(os.makedirs, folder, exist_ok=True))
-            (tmp_path / "run").unlink()
+    async with trio.open_nursery() as nursery:
+        # Its folder cannot be made at first: the mount serves all the same.
+        (tmp_path / "run").write_text("in the way")
+        await listening(path, "it", nursery, look=partial(os.makedirs, folder, exist_ok=True))
+        (tmp_path / "run").unlink()
+        await until_in_trio(path.exists)
+        assert await trio.to_thread.run_sync(name_at, path) == "it"
+        for remove in (path.unlink, partial(shutil.rmtree, tmp_path / "run")):
+            remove()
             await until_in_trio(path.exists)
             assert await trio.to_thread.run_sync(name_at, path) == "it"
-            for remove in (path.unlink, partial(shutil.rmtree, tmp_path / "run")):
-                remove()
-                await until_in_trio(path.exists)
-                assert await trio.to_thread.run_sync(name_at, path) == "it"
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
+        nursery.cancel_scope.cancel()
     assert not os.listdir(folder)
 
 

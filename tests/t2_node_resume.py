@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-import trio
 from resuming_nodes import ALL, SAMPLES, Job, Life, dataset_at, job_at
 from stores import opened_by, read_from
 
@@ -144,22 +143,19 @@ async def test_without_resume_the_first_turn_replaces_the_state(tmp_path: Path, 
         assert decode(read_bytes(file)).turns.given == SAMPLES
 
 
-def test_a_folder_that_vanishes_is_one_log_line(
+async def test_a_folder_that_vanishes_is_one_log_line(
     tmp_path: Path, dataset: Dataset, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        kept = tmp_path / "kept"
-        kept.mkdir()
-        async with job_at(kept, dataset) as job:
-            life = await mounted(job)
-            served = await job.read([life], ALL[:20])
-            shutil.rmtree(kept)
-            for part in (ALL[20:40], ALL[40:]):
-                served += await job.read([life], part)
-                life.write()
-            assert served == job.once()
-            await life.end()
-
-    trio.run(main)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    async with job_at(kept, dataset) as job:
+        life = await mounted(job)
+        served = await job.read([life], ALL[:20])
+        shutil.rmtree(kept)
+        for part in (ALL[20:40], ALL[40:]):
+            served += await job.read([life], part)
+            life.write()
+        assert served == job.once()
+        await life.end()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "retrying every second: No such file" in caplog.text

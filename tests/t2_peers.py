@@ -434,19 +434,16 @@ async def test_an_unneeded_answer_is_not_fetched() -> None:
         assert asking.stats()["bytes_in"] < 2 * PART_BYTES
 
 
-def test_a_too_large_answer_is_an_error_for_each_file(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        shelf: dict[int, Payload] = {0: (file(bytes(2 * PART_BYTES)), file(b"")), 1: (file(b"1"),)}
-        home, requester = FakeService(shelf), FakeService()
-        async with pair(home, requester, max_answer_bytes=PART_BYTES) as (_, asking):
-            asking.send(take(0, 2))
-            await requester.until(lambda: len(requester.got) == 2)
-            assert {s: [f.errno for f in p if isinstance(f, OSError)] for s, p in requester.got.items()} == {
-                0: [errno.EIO, errno.EIO],
-                1: [errno.EIO],
-            }
-
-    trio.run(main)
+async def test_a_too_large_answer_is_an_error_for_each_file(caplog: pytest.LogCaptureFixture) -> None:
+    shelf: dict[int, Payload] = {0: (file(bytes(2 * PART_BYTES)), file(b"")), 1: (file(b"1"),)}
+    home, requester = FakeService(shelf), FakeService()
+    async with pair(home, requester, max_answer_bytes=PART_BYTES) as (_, asking):
+        asking.send(take(0, 2))
+        await requester.until(lambda: len(requester.got) == 2)
+        assert {s: [f.errno for f in p if isinstance(f, OSError)] for s, p in requester.got.items()} == {
+            0: [errno.EIO, errno.EIO],
+            1: [errno.EIO],
+        }
     assert "2097153 bytes, and at most 1048576 are allowed" in caplog.text
 
 
@@ -505,22 +502,18 @@ async def test_a_lossy_network_loses_and_repeats_no_sample(monkeypatch: pytest.M
         assert all(losing.lost for losing in of_node[:4]), "the test lost nothing"
 
 
-def test_what_did_not_reach_a_peer_is_repeated_when_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_did_not_reach_a_peer_is_repeated_when_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a process does that continues in the place of another."""
     for name in ("SHORTEST_PAUSE_S", "LONGEST_PAUSE_S"):
         monkeypatch.setattr(f"redoxfs.peers.client.{name}", 10 * PATIENCE_S)
     losing = Losing("Ask", first(1), before=True)
-
-    async def main() -> None:
-        home, requester = FakeService({0: (file(b"0"),)}), FakeService()
-        async with pair(home, requester, transport=Lossy(losing)) as (at_home, asking):
-            asking.send(take(0, 1))
-            await until_in_trio(lambda: asking.stats()["retries"])
-            await at_home._clients[1]._greet()
-            await requester.until(lambda: 0 in requester.got)
-            assert asking.stats()["retries"] == 1
-
-    trio.run(main)
+    home, requester = FakeService({0: (file(b"0"),)}), FakeService()
+    async with pair(home, requester, transport=Lossy(losing)) as (at_home, asking):
+        asking.send(take(0, 1))
+        await until_in_trio(lambda: asking.stats()["retries"])
+        await at_home._clients[1]._greet()
+        await requester.until(lambda: 0 in requester.got)
+        assert asking.stats()["retries"] == 1
     assert losing.lost == 1
 
 
@@ -647,7 +640,7 @@ def say(channel: grpc.Channel, method: str, request: bytes) -> bytes:
     return reply
 
 
-def test_a_failed_handler_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_handler_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     class Failing(FakeService):
         failures = iter([trio.TooSlowError(), OSError(errno.EIO, "no disk"), ZeroDivisionError()])
 
@@ -656,14 +649,11 @@ def test_a_failed_handler_is_asked_again(caplog: pytest.LogCaptureFixture) -> No
                 raise error
             return await super().handle(message)
 
-    async def main() -> None:
-        home, requester = Failing({0: (file(b"zero"),)}), FakeService()
-        async with pair(home, requester) as (_, asking):
-            asking.send(take(0, 1))
-            await requester.until(lambda: 0 in requester.got)
-            assert asking.stats()["retries"] == 3
-
-    trio.run(main)
+    home, requester = Failing({0: (file(b"zero"),)}), FakeService()
+    async with pair(home, requester) as (_, asking):
+        asking.send(take(0, 1))
+        await requester.until(lambda: 0 in requester.got)
+        assert asking.stats()["retries"] == 3
     assert caplog.text.count("Traceback") == 1, "only of the bug"
 
 
@@ -1100,7 +1090,9 @@ def hostile_replies() -> Iterator[bytes]:
         yield whole_reply()[:cut]
 
 
-def test_hostile_answers_cost_no_memory(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hostile_answers_cost_no_memory(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("redoxfs.peers.client.LONGEST_PAUSE_S", 0.001)
     hostile = [*hostile_replies()]
     replies = deque([*hostile, whole_reply()])
@@ -1113,20 +1105,17 @@ def test_hostile_answers_cost_no_memory(caplog: pytest.LogCaptureFixture, monkey
                 lambda requests, _context: (replies.popleft() for _ in requests)
             )
 
-    async def main() -> None:
-        requester = FakeService()
-        async with pair(FakeService(), requester, transport=Lossy(Replacing())) as (_, asking):
-            tracemalloc.start()
-            asking.send(take(0, 2))
-            await requester.until(lambda: len(requester.got) == 2)
-            peak_bytes = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-            assert peak_bytes < 16 << 20
-            assert told(requester.got[0]) == told((file(b"zero"),))
-            assert len(requester.answers) == 1
-            assert asking.stats()["retries"] == len(hostile)
-
-    trio.run(main)
+    requester = FakeService()
+    async with pair(FakeService(), requester, transport=Lossy(Replacing())) as (_, asking):
+        tracemalloc.start()
+        asking.send(take(0, 2))
+        await requester.until(lambda: len(requester.got) == 2)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak_bytes < 16 << 20
+        assert told(requester.got[0]) == told((file(b"zero"),))
+        assert len(requester.answers) == 1
+        assert asking.stats()["retries"] == len(hostile)
     warnings = [r for r in caplog.records if r.levelno >= logging.WARNING]
     assert len(warnings) == len(hostile)
     assert all(" malformed reply to Ask: " in r.getMessage() and r.exc_info is None for r in warnings)

@@ -399,7 +399,7 @@ def senseless(draw: st.DrawFn) -> tuple[str, bytes]:
     return "Ask", request.SerializeToString()
 
 
-def test_impossible_numbers_do_not_reach_the_core(caplog: pytest.LogCaptureFixture) -> None:
+async def test_impossible_numbers_do_not_reach_the_core(caplog: pytest.LogCaptureFixture) -> None:
     host = StrictHost()
     seen: set[grpc.StatusCode | None] = set()
 
@@ -414,11 +414,8 @@ def test_impossible_numbers_do_not_reach_the_core(caplog: pytest.LogCaptureFixtu
             any_numbers()
             works(channel)
 
-    async def main() -> None:
-        async with door(host) as (_, address):
-            await trio.to_thread.run_sync(fuzz, address)
-
-    trio.run(main)
+    async with door(host) as (_, address):
+        await trio.to_thread.run_sync(fuzz, address)
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
     assert seen >= {None, grpc.StatusCode.INVALID_ARGUMENT}
 
@@ -446,23 +443,19 @@ def test_impossible_numbers_do_not_reach_the_core(caplog: pytest.LogCaptureFixtu
         (TAKE._replace(done=2**32), "done is"),
     ],
 )
-def test_a_refusal_names_the_problem(message: Message, line: str) -> None:
+async def test_a_refusal_names_the_problem(message: Message, line: str) -> None:
     bounds = Bounds(SAMPLES, CLASSES, (RemoteRead,), np.array([int(n == 3) for n in range(SAMPLES)], np.int8))
     host = StrictHost()
+    async with door(host, bounds) as (_, address):
 
-    async def main() -> None:
-        async with door(host, bounds) as (_, address):
+        def talk() -> None:
+            with grpc.insecure_channel(address) as channel:
+                error = outcome(channel, "Ask", ask(CALLER, message))
+                assert isinstance(error, grpc.RpcError)
+                assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert line in str(error.details())
 
-            def talk() -> None:
-                with grpc.insecure_channel(address) as channel:
-                    error = outcome(channel, "Ask", ask(CALLER, message))
-                    assert isinstance(error, grpc.RpcError)
-                    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-                    assert line in str(error.details())
-
-            await trio.to_thread.run_sync(talk)
-
-    trio.run(main)
+        await trio.to_thread.run_sync(talk)
     assert not host.handled
 
 
@@ -671,31 +664,27 @@ def test_an_answer_of_too_many_files_fails_without_a_retry(
         _cut(Reply(Given(0, 0, 3, 1, (0,), 0, 9), few))
 
 
-def test_an_answer_that_cannot_be_cut_is_released(
+async def test_an_answer_that_cannot_be_cut_is_released(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has too many files even for a header without bytes."""
     monkeypatch.setattr("redoxfs.peers.translation.MOST_FILES", 1)
     monkeypatch.setattr("redoxfs.peers.translation.MOST_FAILED_FILES", 1)
     host = Large(files=2)
+    async with door(host) as (server, address):
 
-    async def main() -> None:
-        async with door(host) as (server, address):
+        def talk() -> None:
+            with grpc.insecure_channel(address) as channel:
+                for _ in range(2):
+                    found = outcome(channel, "Ask", ask(CALLER, take(0, 1)))
+                    assert isinstance(found, bytes)
+                    reply, _ = replied(found)
+                    assert "an answer of 2 files, more than 1" in reply.refusal.text
 
-            def talk() -> None:
-                with grpc.insecure_channel(address) as channel:
-                    for _ in range(2):
-                        found = outcome(channel, "Ask", ask(CALLER, take(0, 1)))
-                        assert isinstance(found, bytes)
-                        reply, _ = replied(found)
-                        assert "an answer of 2 files, more than 1" in reply.refusal.text
-
-            await trio.to_thread.run_sync(talk)
-            assert host.handled == [0, 0]
-            assert not host.unreleased
-            assert not len(server.outbox)
-
-    trio.run(main)
+        await trio.to_thread.run_sync(talk)
+        assert host.handled == [0, 0]
+        assert not host.unreleased
+        assert not len(server.outbox)
     assert "message 0 of node 1 is not answered yet" in caplog.text
 
 

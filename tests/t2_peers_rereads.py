@@ -51,7 +51,7 @@ async def lines_of(asking: Peers, samples: Sequence[int]) -> list[str]:
     return lines
 
 
-def test_samples_of_every_shape_are_sent_again_over_losses() -> None:
+async def test_samples_of_every_shape_are_sent_again_over_losses() -> None:
     random_ = random.Random(3)
     shelf: dict[int, Payload] = {
         n: payload_of(random_, n, 3 * PART_BYTES if n % 10 == 9 else 30_000) for n in range(20)
@@ -59,24 +59,20 @@ def test_samples_of_every_shape_are_sent_again_over_losses() -> None:
     shelf[40] = (file(random_.randbytes(4 * PART_BYTES + 1)), OSError(errno.ENOENT, "gone"), file(b""))
     shelf[41] = ()
     losing = [Losing("Reread", lambda: random_.random() < 0.3, before=before) for before in (True, False)]
+    home, requester = FakeService(shelf), FakeService()
+    async with pair(home, requester, transport=Lossy(*losing)) as (at_home, asking):
+        found: dict[int, list[object]] = {}
 
-    async def main() -> None:
-        home, requester = FakeService(shelf), FakeService()
-        async with pair(home, requester, transport=Lossy(*losing)) as (at_home, asking):
-            found: dict[int, list[object]] = {}
+        async def reread(sample: int) -> None:
+            found[sample] = told(await asking.reread(0, sample))
 
-            async def reread(sample: int) -> None:
-                found[sample] = told(await asking.reread(0, sample))
-
-            async with trio.open_nursery() as nursery:
-                for sample in shelf:
-                    nursery.start_soon(reread, sample)
-            assert found == {sample: told(payload) for sample, payload in shelf.items()}
-            assert not home.handled
-            assert list(home.left) == list(shelf), "no sample was given"
-            assert asking.stats()["bytes_in"] <= at_home.stats()["bytes_out"]
-
-    trio.run(main)
+        async with trio.open_nursery() as nursery:
+            for sample in shelf:
+                nursery.start_soon(reread, sample)
+        assert found == {sample: told(payload) for sample, payload in shelf.items()}
+        assert not home.handled
+        assert list(home.left) == list(shelf), "no sample was given"
+        assert asking.stats()["bytes_in"] <= at_home.stats()["bytes_out"]
     assert all(each.lost for each in losing), "the test lost nothing"
 
 

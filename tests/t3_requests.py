@@ -143,34 +143,30 @@ async def test_other_tasks_run_while_requests_keep_coming(catalog: Catalog) -> N
     assert session.answers == session.takes > 0
 
 
-def test_what_other_nodes_send_waits_for_one_request_at_most(catalog: Catalog) -> None:
+async def test_what_other_nodes_send_waits_for_one_request_at_most(catalog: Catalog) -> None:
     """And for no turn of other tasks. After the loop trio sees to it."""
     handled: list[int] = []
+    async with (
+        running_node(catalog, HeldStore(catalog), NoKernel(), chunk_size=2, share=1) as node,
+        trio.open_nursery() as nursery,
+    ):
+        session = BusySession(int(catalog.members[0]))
+        requests = Requests(node, cast(Session, session), lambda: None, PageCache())
+        # As where a daemon takes over: it joins the others last.
+        node.posts = posts = Posts()
 
-    async def main() -> None:
-        async with (
-            running_node(catalog, HeldStore(catalog), NoKernel(), chunk_size=2, share=1) as node,
-            trio.open_nursery() as nursery,
-        ):
-            session = BusySession(int(catalog.members[0]))
-            requests = Requests(node, cast(Session, session), lambda: None, PageCache())
-            # As where a daemon takes over: it joins the others last.
-            node.posts = posts = Posts()
+        def take(number: int) -> None:
+            if 3 <= number < 6:
+                posts.post(lambda: handled.append(session.takes))
 
-            def take(number: int) -> None:
-                if 3 <= number < 6:
-                    posts.post(lambda: handled.append(session.takes))
-
-            session.at_take = take
-            nursery.start_soon(requests.run, 0.0)
-            await until_in_trio(lambda: len(handled) == 3)
-            requests.stop()
-            await trio.testing.wait_all_tasks_blocked()
-            posts.post(lambda: handled.append(-1))
-            await until_in_trio(lambda: len(handled) == 4)
-        session.close()
-
-    trio.run(main)
+        session.at_take = take
+        nursery.start_soon(requests.run, 0.0)
+        await until_in_trio(lambda: len(handled) == 3)
+        requests.stop()
+        await trio.testing.wait_all_tasks_blocked()
+        posts.post(lambda: handled.append(-1))
+        await until_in_trio(lambda: len(handled) == 4)
+    session.close()
     assert handled == [3, 4, 5, -1]
 
 
