@@ -6,15 +6,17 @@ nothing here depends on how long a load or a message takes.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol import Load, Pending, Policy, Served, SlotNode, SlotPolicy, homes_by_vc
+from redoxfs.protocol import Load, LocalFirst, Pending, Policy, Served, SlotNode, SlotPolicy, homes_by_vc
 
 Int32 = npt.NDArray[np.int32]
+N = TypeVar("N", SlotNode, LocalFirst)
 
 GAP_SAMPLES = 3
 """400 kB of ImageNet's 105 kB samples. The packed store reads through such a gap rather than seek, on a middling
@@ -42,11 +44,9 @@ class Scale:
         VCs do not depend on each other, so loads shrink in proportion too, and so do messages without prefetch. With
         prefetch messages shrink less: a home with fewer VCs is asked less often, and finds more to send each time.
         """
-        return Scale(
+        return replace(
+            self,
             files=files,
-            chunk_size=self.chunk_size,
-            chunks_per_vc=self.chunks_per_vc,
-            nodes=self.nodes,
             window=max(1, round(self.window * files / self.files)),
             remote_memory_samples=round(self.remote_memory_samples * files / self.files),
         )
@@ -133,7 +133,62 @@ class OneNode:
         return counts, served
 
 
-class SlotCluster:
+class Cluster(Generic[N]):
+    """Nodes that share a dataset. ``nodes``: the policy of each."""
+
+    def __init__(self, nodes: Sequence[N], cells: Int32) -> None:
+        self.nodes: Sequence[N] = nodes
+        self._reads = Reads(cells)
+
+    def epoch(self, orders: Sequence[Int32], watch: Callable[[int], None] | None = None) -> tuple[Counts, Int32]:
+        """An epoch in which node i asks for ``orders[i]``, all equally long.
+
+        Args:
+            watch: called with the number of samples in a node's remote memory after each answer.
+
+        Returns:
+            The counts, and int32[n]: the sample that answered each request, in the order of the requests.
+        """
+        in_step = np.stack(orders, axis=1)
+        served = np.empty(in_step.size, np.int32)
+        answers: memoryview[int] = served.data
+        counts = Counts(requests=in_step.size)
+        at = 0
+        for row in in_step.tolist():
+            for node, sample in zip(self.nodes, row, strict=True):
+                turn = node.request(sample)
+                delivered = self._exchange(node, counts) if node.outbox else {}
+                if delivered and watch is not None:
+                    watch(node.used_bytes())
+                if isinstance(turn, Pending):
+                    turn = delivered[turn.ticket]
+                answers[at] = turn.sample
+                if turn.loads:
+                    counts.demand_loads += turn.is_demanded
+                    self._reads.count(turn.loads, counts)
+                at += 1
+        return counts, served
+
+    def _exchange(self, node: N, counts: Counts) -> dict[int, Served]:
+        """Answer the messages of ``node`` until it sends no more; returns the turns by ticket. A message counts even if
+        the other node had nothing left."""
+        delivered: dict[int, Served] = {}
+        while node.outbox:
+            message = node.outbox.pop(0)
+            handled = self.nodes[message.home].handle(message)
+            assert handled.answer is not None
+            samples = handled.answer.samples
+            counts.remote_requests += 1
+            counts.remote_samples += len(samples)
+            counts.demand_loads += any(load.samples[0] in samples for load in handled.loads)
+            self._reads.count(handled.loads, counts)
+            for ticket, turn in node.receive(handled.answer) or ():
+                assert turn is not None
+                delivered[ticket] = turn
+        return delivered
+
+
+class SlotCluster(Cluster[SlotNode]):
     """Nodes that share a dataset under the slot policy, VCs dealt to them in turn.
 
     Args:
@@ -150,42 +205,18 @@ class SlotCluster:
         homes = homes_by_vc(columns, cells.shape[1], len(policies))
         # Bytes are counted in samples: every sample is one of them.
         sizes = np.ones(len(columns), np.int32)
-        self.nodes = [
-            SlotNode(i, policy, homes, sizes, remote_memory_bytes=remote_memory_samples, window=window)
-            for i, policy in enumerate(policies)
-        ]
-        self._reads = Reads(cells)
+        super().__init__(
+            [
+                SlotNode(i, policy, homes, sizes, remote_memory_bytes=remote_memory_samples, window=window)
+                for i, policy in enumerate(policies)
+            ],
+            cells,
+        )
         self._epoch = 0
 
     def epoch(self, orders: Sequence[Int32], watch: Callable[[int], None] | None = None) -> tuple[Counts, Int32]:
-        """An epoch in which node i asks for ``orders[i]``, all equally long.
-
-        Args:
-            watch: called with the number of samples in a node's remote memory after each answer.
-
-        Returns:
-            The counts, and int32[n]: the sample that answered each request, in the order of the requests.
-        """
         self.follow(orders)
-        in_step = np.stack(orders, axis=1)
-        served = np.empty(in_step.size, np.int32)
-        answers: memoryview[int] = served.data
-        counts = Counts(requests=in_step.size)
-        at = 0
-        for row in in_step.tolist():
-            for node, sample in zip(self.nodes, row, strict=True):
-                outcome = node.request(sample)
-                if isinstance(outcome, Pending):
-                    answers[at] = self._remote(node, counts)
-                    if watch is not None:
-                        watch(node.used_bytes())
-                else:
-                    answers[at] = outcome.sample
-                    if outcome.loads:
-                        counts.demand_loads += 1
-                        self._reads.count(outcome.loads, counts)
-                at += 1
-        return counts, served
+        return super().epoch(orders, watch)
 
     def follow(self, orders: Sequence[Int32]) -> None:
         """All nodes learn the orders of the next epoch, in which they prefetch."""
@@ -193,19 +224,3 @@ class SlotCluster:
             for requester, order in enumerate(orders):
                 node.follow(requester, self._epoch, order)
         self._epoch += 1
-
-    def _remote(self, node: SlotNode, counts: Counts) -> int:
-        message = node.outbox.pop()
-        handled = self.nodes[message.home].handle(message)
-        answer = handled.answer
-        assert answer is not None
-        counts.remote_requests += 1
-        counts.remote_samples += len(answer.samples)
-        if handled.loads:
-            counts.demand_loads += 1
-            self._reads.count(handled.loads, counts)
-        delivered = node.receive(answer)
-        assert delivered is not None
-        ((_, turn),) = delivered
-        assert turn is not None
-        return turn.sample

@@ -3,15 +3,12 @@
 Chunks are dealt to the nodes so that every class is spread evenly. Each node retains what the rule of a mount says.
 """
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 import numpy.typing as npt
 
 from redoxfs.chunks.layout import Cells, deal
-from redoxfs.protocol import LocalFirst, Pending, PoolPolicy, Served, exchange_for, retained_bytes_for
-from redoxfs.protocol.local_first import Take
-from redoxfs.simulate.cluster import Counts, Reads
+from redoxfs.protocol import LocalFirst, PoolPolicy, exchange_for, retained_bytes_for
+from redoxfs.simulate.cluster import Cluster
 
 Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
@@ -20,7 +17,7 @@ REMOTE_SHARE = 1 / 4
 """Remote memory as a share of the pool's: more than batches ever fill."""
 
 
-class PoolCluster:
+class PoolCluster(Cluster[LocalFirst]):
     """``nodes`` pools of ``capacity`` samples each.
 
     Args:
@@ -33,8 +30,7 @@ class PoolCluster:
         self.part_of = deal(cells, nodes, seed=seed)
         self._cells, self._class_of, self._capacity, self._exchanged = cells, class_of, capacity, exchange
         self.pools: list[PoolPolicy] = []
-        self.nodes = [self._node(node, nodes, seed + node) for node in range(nodes)]
-        self._reads = Reads(cells.cells)
+        super().__init__([self._node(node, nodes, seed + node) for node in range(nodes)], cells.cells)
 
     def _node(self, node: int, nodes: int, seed: int) -> LocalFirst:
         # Bytes are counted in samples: every sample is one of them.
@@ -63,43 +59,3 @@ class PoolCluster:
             exchange=exchange,
             seed=seed,
         )
-
-    def epoch(self, orders: Sequence[Int32], watch: Callable[[int], None] | None = None) -> tuple[Counts, Int32]:
-        """As `SlotCluster.epoch`. A remote request is a Take, even if the peer had nothing left."""
-        in_step = np.stack(orders, axis=1)
-        served = np.empty(in_step.size, np.int32)
-        answers: memoryview[int] = served.data
-        counts = Counts(requests=in_step.size)
-        at = 0
-        for row in in_step.tolist():
-            for node, sample in zip(self.nodes, row, strict=True):
-                turn = node.request(sample)
-                delivered = self._exchange(node, counts) if node.outbox else {}
-                if delivered and watch is not None:
-                    watch(node.used_bytes())
-                if isinstance(turn, Pending):
-                    turn = delivered[turn.ticket]
-                answers[at] = turn.sample
-                if turn.loads:
-                    counts.demand_loads += turn.is_demanded
-                    self._reads.count(turn.loads, counts)
-                at += 1
-        return counts, served
-
-    def _exchange(self, node: LocalFirst, counts: Counts) -> dict[int, Served]:
-        """Answer the messages of ``node`` until it sends no more; returns the turns by ticket."""
-        delivered: dict[int, Served] = {}
-        while node.outbox:
-            take = node.outbox.pop(0)
-            assert isinstance(take, Take)
-            handled = self.nodes[take.home].handle(take)
-            assert handled.answer is not None
-            samples = handled.answer.samples
-            counts.remote_requests += 1
-            counts.remote_samples += len(samples)
-            counts.demand_loads += any(load.samples[0] in samples for load in handled.loads)
-            self._reads.count(handled.loads, counts)
-            for ticket, turn in node.receive(handled.answer) or ():
-                assert turn is not None
-                delivered[ticket] = turn
-        return delivered
