@@ -29,7 +29,7 @@ from redoxfs.launch.source import Dataset, Kind, Opening, Reading
 from redoxfs.node.plan import PLANNERS, Plan, Planner, Share
 from redoxfs.protocol import Load, Served, ServingPolicy
 from redoxfs.protocol.events import oldest
-from redoxfs.protocol.turns import Int32, Numbers, Turns
+from redoxfs.protocol.turns import Int32, Turns
 from redoxfs.testing import StoreTests, Subject, layout_of, make_source
 
 MARK = "is-rot13"
@@ -172,10 +172,6 @@ class Deck(ServingPolicy):
         self._reserved.clear()
         if self._progress is not None:
             self._progress.count_again()
-
-    def laps(self, samples: Numbers) -> Int32:
-        laps: Int32 = self._lap[self._class_of[samples]]
-        return laps
 
     def lap_of(self, sample: int) -> int:
         return int(self._lap[self._class_of[sample]])

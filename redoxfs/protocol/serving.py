@@ -6,7 +6,7 @@ writes the policy's state into checkpoints and files, and continues from them. A
 default. No module but those that make a plan knows which policy there is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +16,7 @@ from redoxfs.protocol.events import Message, SharedPolicy, SharedState
 from redoxfs.protocol.lap_progress import LapProgress, TreeLap
 from redoxfs.protocol.replay import Replay, Replayable
 from redoxfs.protocol.shared_replay import SharedReplay
-from redoxfs.protocol.turns import Int32, Numbers, Turns
+from redoxfs.protocol.turns import Int32, Ledger, Numbers, Turns, merged
 
 NO_TURNS = Turns(np.zeros(0, np.int32), np.zeros(0, np.uint8), 0)
 """In a checkpoint in which the state of the policy has the turns."""
@@ -53,12 +53,14 @@ class _Serving(Protocol):
 
     def laps(self, samples: Numbers) -> Int32:
         """The lap, from 1, of the class or column of each of ``samples``."""
+        laps: Int32 = self.laps_of_units()[self.units[samples]]
+        return laps
 
     def lap_of(self, sample: int) -> int:
         """The lap, from 1, of the class or column of ``sample``. After its turn, that of the turn."""
 
     def laps_of_units(self) -> Int32:
-        """int32[units]: the lap of each class or column."""
+        """int32[units]: the lap of each class or column. It may be a view, valid until the next request."""
 
     def chunk_of(self, sample: int) -> int:
         """The physical chunk of ``sample``."""
@@ -143,11 +145,32 @@ class SharedServingPolicy(SharedPolicy, _Serving, Protocol):
     ``message_kind``  of its messages
     ``home_of``       int[S], the home of each sample; None: a policy without homes
     ``needs_order``   it prefetches by the orders of all nodes, which `follow` tells it
+    ``_ledger``       the turns that this node gave its readers; ``_nodes``: how many share the laps
     """
 
     message_kind: type[Message]
     home_of: Numbers | None = None
     needs_order: bool = False
+    _ledger: Ledger
+    _nodes: int
+
+    @property
+    def given(self) -> int:
+        return self._ledger.given
+
+    def turns(self) -> Turns:
+        return self._ledger.turns()
+
+    def merged(self, of_nodes: Sequence[Turns]) -> Turns:
+        return merged(of_nodes, self.units)
+
+    def count_laps(self, tree_of: Numbers, trees: int) -> None:
+        progress = LapProgress(self.units, tree_of, trees, self._ledger.turns, nodes=self._nodes)
+        progress.count_again()
+        self._ledger.progress = progress
+
+    def tree_laps(self) -> list[TreeLap]:
+        return [] if self._ledger.progress is None else self._ledger.progress.of_trees()
 
     @property
     def identity(self) -> Numbers | None:

@@ -121,7 +121,6 @@ class SlotPolicy(ServingPolicy):
         return chosen
 
     def take(self, reserved: int, path: int = -1) -> Served:  # noqa: ARG002
-        """The turn of a sample that `reserve` reserved."""
         served = self._turn_of_reserved(reserved, preempted=False)
         self._had_a_turn(reserved)
         return served
@@ -137,16 +136,13 @@ class SlotPolicy(ServingPolicy):
         return False
 
     def reserved(self, sample: int) -> Iterable[int]:
-        """The reserved samples of ``sample``'s column, oldest first."""
         return self._reserved.get(self._column(sample), ())
 
     @property
     def given(self) -> int:
-        """How many turns were given since the first lap began, those before a `restore` included."""
         return self._given
 
     def turns(self) -> Turns:
-        """How far the laps are. A copy."""
         had = self._loaded.copy()
         had[self._resident[self._resident >= 0]] = False
         for column in self._reserved.values():
@@ -154,11 +150,6 @@ class SlotPolicy(ServingPolicy):
         return Turns(self._lap.reshape(-1).copy(), np.packbits(had), self._given)
 
     def restore(self, turns: Turns) -> None:
-        """Resume where another policy of the same layout was. Nothing is in memory or reserved any more.
-
-        Raises:
-            ValueError: the turns are of another layout; nothing was changed.
-        """
         self._loaded[:] = turns.flags(self._lap.size, len(self._loaded))
         self._lap.reshape(-1)[:] = turns.laps
         self._resident[:] = -1
@@ -168,7 +159,6 @@ class SlotPolicy(ServingPolicy):
             self._progress.count_again()
 
     def reserve_again(self, sample: int) -> None:
-        """After `restore`: a sample that had no turn in its lap is reserved, and not in memory."""
         self._loaded[sample] = True
         self._reserved.setdefault(self._column(sample), {})[sample] = False
 
@@ -179,7 +169,6 @@ class SlotPolicy(ServingPolicy):
 
     @property
     def units(self) -> npt.NDArray[np.int64]:
-        """int[S]: the column of each sample. Each has laps of its own."""
         return self.columns
 
     @property
@@ -198,28 +187,17 @@ class SlotPolicy(ServingPolicy):
         return held
 
     def lap_of(self, sample: int) -> int:
-        """The lap, counted from 1, of the column of ``sample``. For a sample that was just served, it is the sample's
-        own.
-        """
-        return int(self._lap[self._column(sample)])
+        return self._lap_of_column[self._column_of[sample]]
 
     def members(self, column: int) -> Int32:
-        """The samples of a column."""
         vc, slot = divmod(column, self._slots)
         cells = self._cells[self._vc_start[vc] : self._vc_start[vc + 1], slot]
         return cells[cells >= 0]
 
-    def laps(self, samples: npt.NDArray[np.integer]) -> Int32:
-        """The lap, counted from 1, that the column of each of ``samples`` is in."""
-        laps: Int32 = self._lap.reshape(-1)[np.asarray(self._column_of)[samples]]
-        return laps
-
     def laps_of_units(self) -> Int32:
-        """int32[columns]: the lap of each column. A view, valid until the next request."""
         return self._lap.reshape(-1)
 
     def chunk_of(self, sample: int) -> int:
-        """The physical chunk that ``sample`` lies in."""
         return int(self._chunk_of[sample])
 
     def is_resident(self, sample: int) -> bool:

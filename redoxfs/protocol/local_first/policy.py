@@ -30,7 +30,6 @@ class LocalFirst(NodeState, SharedServingPolicy):
     missed = 0
 
     def request(self, sample: int) -> Served | Pending:
-        """A turn for a sample of ``sample``'s class."""
         self.chosen.clear()
         cls = self._class_of[sample]
         served = self._serve(cls)
@@ -51,7 +50,6 @@ class LocalFirst(NodeState, SharedServingPolicy):
         return self._wait(cls, reserves=True)
 
     def take(self, reserved: int, path: int = -1) -> Served:  # noqa: ARG002
-        """The turn of a sample that was reserved."""
         cls = self._class_of[reserved]
         served = self._take(cls, reserved)
         self._note_done(cls, served)
@@ -93,7 +91,6 @@ class LocalFirst(NodeState, SharedServingPolicy):
         return Handled(given, tuple(loads), preempted, kept=tuple([turn.sample for turn in turns if turn.kept]))
 
     def handle_again(self, message: Message, answer: Answer | None, chosen: Sequence[int]) -> Handled:
-        """`handle`, as it was answered. Raises ReplayError."""
         self.expect(chosen)
         handled = self.handle(message)
         if handled.answer != answer or self.chosen != list(chosen):
@@ -130,7 +127,6 @@ class LocalFirst(NodeState, SharedServingPolicy):
         return tuple(delivered)
 
     def cancel(self, ticket: int) -> None:
-        """Nobody waits for ``ticket`` any more; a sample that comes for it is kept for the next."""
         self._waiting.cancel(ticket)
 
     def lost(self, peer: int) -> tuple[Delivered, ...]:

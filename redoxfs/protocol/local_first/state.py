@@ -6,7 +6,6 @@ import numpy as np
 import numpy.typing as npt
 
 from redoxfs.protocol.events import ChooseVictim, Message, SharedState, oldest
-from redoxfs.protocol.lap_progress import LapProgress, TreeLap
 from redoxfs.protocol.local_first.exchange import Exchange
 from redoxfs.protocol.local_first.messages import Given, Take
 from redoxfs.protocol.local_first.parts import NodeParts
@@ -17,7 +16,7 @@ from redoxfs.protocol.local_first.taken import Taken
 from redoxfs.protocol.local_first.waiting import Waiting
 from redoxfs.protocol.pool import PoolPolicy
 from redoxfs.protocol.tables import MOST, StateReader, arrays_of, rows
-from redoxfs.protocol.turns import Ledger, Turns, merged
+from redoxfs.protocol.turns import Ledger, Turns
 
 Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
@@ -108,19 +107,6 @@ class NodeState:
         )
         self._ledger = Ledger(class_of, classes, self._parts.members)
 
-    @property
-    def given(self) -> int:
-        """How many turns this node gave its readers since the first lap began."""
-        return self._ledger.given
-
-    def turns(self) -> Turns:
-        """The turns that this node gave its readers. A copy."""
-        return self._ledger.turns()
-
-    def merged(self, of_nodes: Sequence[Turns]) -> Turns:
-        """The turns of several nodes together. Raises ValueError where one has other samples."""
-        return merged(of_nodes, self._class_array)
-
     def restore(self, turns: Turns, own: Turns | None = None) -> None:
         """Resume where all nodes together were. Call it before anything else, and at all of them alike. Raises
         ValueError.
@@ -146,35 +132,17 @@ class NodeState:
         np.asarray(left)[:] = np.bincount(self._class_array[own & ~had], minlength=len(left))
         np.asarray(done)[:] = np.bincount(self._class_array[own & had], minlength=len(done))
 
-    def count_laps(self, tree_of: npt.NDArray[np.integer], trees: int) -> None:
-        """From now on `tree_laps` counts the turns of each tree; ``tree_of`` is int[S], and there are ``trees``."""
-        self._ledger.progress = LapProgress(self._class_array, tree_of, trees, self._ledger.turns, nodes=self._nodes)
-        self._ledger.progress.count_again()
-
-    def tree_laps(self) -> list[TreeLap]:
-        """The lap of each tree, by the turns that this node gave its readers, once they are counted."""
-        return [] if self._ledger.progress is None else self._ledger.progress.of_trees()
-
-    def laps(self, samples: npt.NDArray[np.integer]) -> Int32:
-        """The lap, counted from 1, that the class of each of ``samples`` is in."""
-        laps: Int32 = self._lap_array[self._class_array[samples]]
-        return laps
-
     @property
     def units(self) -> npt.NDArray[np.integer]:
-        """int[S]: the class of each sample. Each has laps of its own."""
         return self._class_array
 
     def lap_of(self, sample: int) -> int:
-        """The lap, counted from 1, that the class of ``sample`` is in."""
-        return int(self._lap_array[self._class_array[sample]])
+        return self._lap[self._class_of[sample]]
 
     def laps_of_units(self) -> Int32:
-        """int32[classes]: the lap of each class. A view, valid until the next request."""
         return self._lap_array
 
     def chunk_of(self, sample: int) -> int:
-        """The physical chunk that ``sample`` lies in."""
         return self._policy.chunk_of(sample)
 
     def used_bytes(self) -> int:
@@ -186,17 +154,14 @@ class NodeState:
         return len(self._taken)
 
     def keeps(self, sample: int) -> bool:
-        """Whether the bytes of ``sample`` count in the remote memory."""
         return self._taken.keeps(self._class_of[sample], sample)
 
     def is_taken(self, reserved: int) -> bool:
-        """Whether ``reserved`` came from another node."""
         return self._reservations.is_taken(self._class_of[reserved], reserved)
 
     # For another process that continues
 
     def state(self) -> SharedState:
-        """All that decides what later events mean. A copy."""
         peers = self._peers
         answers = [(number, given) for number, peer in peers.items() for given in peer.answers.values()]
         empty = self._empty_answers.items()
@@ -231,12 +196,6 @@ class NodeState:
         return SharedState(values, arrays | own | here)
 
     def resume(self, state: SharedState) -> None:
-        """Continue where another process of this node was, and repeat its events until `settle`. On a new node, before
-        anything else.
-
-        Raises:
-            ValueError: the state is damaged or of other samples. The node is of no use then.
-        """
         reader = StateReader(state, node=self._node, nodes=self._nodes)
         samples, classes, nodes = len(self._class_array), len(self._lap_array), self._nodes
         self.missed = reader.value("missed")
@@ -278,7 +237,6 @@ class NodeState:
         self._pool = RepeatedPool(self._policy, own, self._lap)
 
     def expect(self, chosen: Sequence[int]) -> None:
-        """What the pool chose in the event that is repeated next."""
         assert isinstance(self._pool, RepeatedPool)
         self._pool.expect(chosen)
 

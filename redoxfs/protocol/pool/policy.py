@@ -42,7 +42,6 @@ class PoolPolicy(Loads, ServingPolicy):
     """Which sample answers a request, and which chunks to load ahead. For its arguments see `PoolState`."""
 
     def request(self, sample: int) -> Served:
-        """A turn for a sample of ``sample``'s class."""
         cls = self._class_of[sample]
         self._now += DELIVERED_PER_REQUEST
         self._asked[cls] += 1
@@ -163,7 +162,6 @@ class PoolPolicy(Loads, ServingPolicy):
         return self._reserved_in_lap(self._class_of[sample])
 
     def reserve_again(self, sample: int) -> None:
-        """After `restore`: a sample that had no turn in its lap is reserved, and not in memory."""
         cls = self._class_of[sample]
         if self._pass_of is not None and self._queues.had[sample] == HAD_TURN:
             self._reserve_had(cls, sample)

@@ -174,11 +174,9 @@ class PoolState:
 
     @property
     def given(self) -> int:
-        """How many turns were given since the first lap began, those before a `restore` included."""
         return self._given_before + self._now // DELIVERED_PER_REQUEST
 
     def turns(self) -> Turns:
-        """How far the laps are. A copy."""
         return Turns(self._lap.copy(), np.packbits(self._queues.had_array == HAD_TURN), self.given)
 
     def kept_turns(self, *, whole: bool) -> Turns:
@@ -215,11 +213,6 @@ class PoolState:
         return turns._replace(had=np.packbits(had))
 
     def restore(self, turns: Turns) -> None:
-        """Resume where another policy of the same samples was. Nothing is in memory or reserved any more.
-
-        Raises:
-            ValueError: the turns are of other samples; nothing was changed.
-        """
         turns.flags(len(self._lap), len(self._chunk_of))
         if self._passes is not None:
             if turns.passes is not None:
@@ -311,28 +304,19 @@ class PoolState:
 
     @property
     def units(self) -> Int32:
-        """int[S]: the class of each sample. Each has laps of its own."""
         return self._class_array
 
     def members(self, cls: int) -> Int32:
         """The samples of a class that laps cover, in some order. A view, valid until the next request."""
         return self._queues.members(cls)
 
-    def laps(self, samples: npt.NDArray[np.integer]) -> Int32:
-        """The lap, counted from 1, that the class of each of ``samples`` is in."""
-        laps: Int32 = self._lap[self._class_array[samples]]
-        return laps
-
     def lap_of(self, sample: int) -> int:
-        """The lap, counted from 1, that the class of ``sample`` is in."""
         return self._lap_of_class[self._class_of[sample]]
 
     def laps_of_units(self) -> Int32:
-        """int32[classes]: the lap of each class. A view, valid until the next request."""
         return self._lap
 
     def chunk_of(self, sample: int) -> int:
-        """The physical chunk that ``sample`` lies in."""
         return self._chunk_of[sample]
 
     def is_resident(self, sample: int) -> bool:

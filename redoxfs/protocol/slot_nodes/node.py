@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from redoxfs.protocol.events import Answer, ChooseVictim, Delivered, Handled, Message, Pending, Served, SharedState
-from redoxfs.protocol.lap_progress import LapProgress, TreeLap
 from redoxfs.protocol.replay import ReplayError
 from redoxfs.protocol.serving import SharedServingPolicy
 from redoxfs.protocol.slot import SlotPolicy
@@ -16,7 +15,7 @@ from redoxfs.protocol.slot_nodes.messages import RemoteAnswer, RemoteRead
 from redoxfs.protocol.slot_nodes.repeated import RepeatedSlots, Slots
 from redoxfs.protocol.slot_nodes.requester import Requester
 from redoxfs.protocol.tables import StateReader, arrays_of, rows
-from redoxfs.protocol.turns import Ledger, Turns, merged
+from redoxfs.protocol.turns import Ledger, Turns
 
 Ints = npt.NDArray[np.integer]
 
@@ -65,7 +64,7 @@ class SlotNode(SharedServingPolicy):
         self._slots: Slots = policy
         self._home_of: memoryview[int] = home_of.data
         self.home_of = home_of
-        self._homes = int(home_of.max(initial=-1)) + 1
+        self._nodes = int(home_of.max(initial=-1)) + 1
         self._home = Home(node, policy, home_of, sample_bytes, window=window, chosen=self.chosen)
         self._ledger = Ledger(policy.columns, policy.column_count, policy.members)
         self._requester = Requester(
@@ -106,7 +105,6 @@ class SlotNode(SharedServingPolicy):
         return self._requester.reserve(sample)
 
     def take(self, reserved: int, path: int = -1) -> Served:  # noqa: ARG002
-        """The turn of a sample that was reserved."""
         if self._home_of[reserved] == self._node:
             return self._note(self._slots.take(reserved))
         return self._requester.take(reserved)
@@ -118,7 +116,6 @@ class SlotNode(SharedServingPolicy):
         return self._requester.put_back(reserved)
 
     def reserved(self, sample: int) -> Iterable[int]:
-        """The reserved samples that may stand in for ``sample``, oldest first."""
         if self._home_of[sample] == self._node:
             return self._slots.reserved(sample)
         return self._requester.reserved(sample)
@@ -150,7 +147,7 @@ class SlotNode(SharedServingPolicy):
         """``peer`` does not answer. Where samples can be read here, its waiting requests get the very samples they
         asked for.
         """
-        return self._requester.lost(peer) if peer < self._homes else ()
+        return self._requester.lost(peer) if peer < self._nodes else ()
 
     def found(self, peer: int) -> tuple[Delivered, ...]:
         """``peer`` answers again. Samples that it was asked for come now, as answers to the earlier messages."""
@@ -160,42 +157,17 @@ class SlotNode(SharedServingPolicy):
     def restarted(self, peer: int) -> tuple[Delivered, ...]:
         """Another process is ``peer`` now. Requests that wait for the peer wait for the answers of that process."""
         self._home.restarted(peer)
-        if peer < self._homes:
+        if peer < self._nodes:
             self._requester.restarted(peer)
             self._ledger.begin_anew(self.home_of == peer)
         return ()
 
-    @property
-    def given(self) -> int:
-        """How many turns this node gave its readers since the first lap began, `degraded` ones excluded."""
-        return self._ledger.given
-
-    def turns(self) -> Turns:
-        """The turns that this node gave its readers. A copy."""
-        return self._ledger.turns()
-
-    def merged(self, of_nodes: Sequence[Turns]) -> Turns:
-        """The turns of several nodes together. Raises ValueError where one has other samples."""
-        return merged(of_nodes, self._policy.columns)
-
     def restore(self, turns: Turns, own: Turns | None = None) -> None:
-        """Resume where all nodes together were. Call it before anything else, and at all of them alike. Raises
-        ValueError.
-        """
         self._policy.restore(turns)
         if own is None:
             self._ledger.restore_part(turns, self.home_of == self._node)
         else:
             self._ledger.restore(own)
-
-    def count_laps(self, tree_of: npt.NDArray[np.integer], trees: int) -> None:
-        """From now on `tree_laps` counts the turns of each tree; ``tree_of`` is int[S], and there are ``trees``."""
-        self._ledger.progress = LapProgress(self._policy.columns, tree_of, trees, self._ledger.turns, nodes=self._homes)
-        self._ledger.progress.count_again()
-
-    def tree_laps(self) -> list[TreeLap]:
-        """The lap of each tree, by the turns that this node gave its readers, once they are counted."""
-        return [] if self._ledger.progress is None else self._ledger.progress.of_trees()
 
     @property
     def missed(self) -> int:
@@ -204,20 +176,13 @@ class SlotNode(SharedServingPolicy):
 
     @property
     def degraded(self) -> int:
-        """How many requests got the very sample they asked for, as its home was lost."""
         return self._requester.degraded
 
     def cancel(self, ticket: int) -> None:
-        """Nobody waits for ``ticket`` any more. No effect once it was answered."""
         self._requester.cancel(ticket)
-
-    def laps(self, samples: Ints) -> npt.NDArray[np.int32]:
-        """The lap, counted from 1, that the column of each of ``samples`` is in; 1 for those of another home."""
-        return self._policy.laps(samples)
 
     @property
     def units(self) -> npt.NDArray[np.integer]:
-        """int[S]: the column of each sample. Each has laps of its own."""
         return self._policy.columns
 
     @property
@@ -226,23 +191,19 @@ class SlotNode(SharedServingPolicy):
         return self.home_of
 
     def lap_of(self, sample: int) -> int:
-        """The lap, counted from 1, that the column of ``sample`` is in; 1 for a sample of another home."""
         return self._policy.lap_of(sample)
 
     def laps_of_units(self) -> npt.NDArray[np.int32]:
-        """int32[columns]: the lap of each column; 1 for those of another home. A view, valid until the next request."""
+        """1 for those of another home."""
         return self._policy.laps_of_units()
 
     def chunk_of(self, sample: int) -> int:
-        """The physical chunk that ``sample`` lies in."""
         return self._policy.chunk_of(sample)
 
     def is_taken(self, reserved: int) -> bool:
-        """Whether ``reserved`` is of another home."""
         return self._home_of[reserved] != self._node
 
     def keeps(self, sample: int) -> bool:
-        """Whether the bytes of ``sample``, of another home, count in the remote memory. If not, they may go."""
         return self._requester.keeps(sample)
 
     def held(self) -> int:
@@ -254,8 +215,7 @@ class SlotNode(SharedServingPolicy):
         return self._requester.used_bytes()
 
     def state(self) -> SharedState:
-        """All that decides what later events mean. A copy."""
-        values: dict[str, Any] = {"node": self._node, "homes": self._homes, "given": self._ledger.given}
+        values: dict[str, Any] = {"node": self._node, "homes": self._nodes, "given": self._ledger.given}
         reserved: dict[str, npt.NDArray[np.integer]] = {
             "own_reserved": rows(((sample,) for sample in self._slots.reserved_samples()), 1)
         }
@@ -266,15 +226,8 @@ class SlotNode(SharedServingPolicy):
         return SharedState(values, arrays)
 
     def resume(self, state: SharedState) -> None:
-        """Continue where another process of this node was, and repeat its events until `settle`. On a new node, before
-        anything else.
-
-        `follow` is no event that is repeated: a state is saved after each.
-
-        Raises:
-            ValueError: the state is damaged or of other samples. The node is of no use then.
-        """
-        reader = StateReader(state, node=self._node, homes=self._homes)
+        """`follow` is no event that is repeated: a state is saved after each."""
+        reader = StateReader(state, node=self._node, homes=self._nodes)
         columns, samples = self._policy.column_count, len(self._home_of)
         self._home.resume(reader)
         self._requester.resume(reader)
@@ -284,12 +237,10 @@ class SlotNode(SharedServingPolicy):
         self._slots = self._home.slots = RepeatedSlots(self._policy, own, reserved)
 
     def expect(self, chosen: Sequence[int]) -> None:
-        """What the policy beneath chose in the event that is repeated next."""
         assert isinstance(self._slots, RepeatedSlots)
         self._slots.expect(chosen)
 
     def handle_again(self, message: Message, answer: Answer | None, chosen: Sequence[int]) -> Handled:
-        """`handle`, as it was answered. Raises ReplayError."""
         self.expect(chosen)
         self.chosen.clear()
         assert isinstance(message, RemoteRead)
