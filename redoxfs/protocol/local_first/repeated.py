@@ -1,7 +1,7 @@
 """The pool beneath, while the events of another process are repeated: it gives what that process's pool gave."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,26 +15,8 @@ Int32 = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
 
-class Pool(Protocol):
-    """What decides about a node's own samples: a `PoolPolicy`, or one that is repeated."""
-
-    def request(self, sample: int) -> Served: ...
-    def reserve(self, sample: int) -> int | None: ...
-    def take(self, reserved: int) -> Served: ...
-    def put_back(self, reserved: int) -> bool: ...
-    def skip(self, cls: int, lap: int) -> list[int]: ...
-    def is_resident(self, sample: int) -> bool: ...
-    def turns(self) -> Turns: ...
-    def begin_lap_without(self, cls: int, lap: int, held: Flags) -> None: ...
-    def is_left(self, sample: int) -> bool: ...
-    def are_left(self, cls: int, members: npt.NDArray[np.integer]) -> Flags: ...
-    def leave_out(self, sample: int) -> bool: ...
-    def come_into_lap(self, samples: Int32) -> None: ...
-    def give_copy(self, sample: int) -> Served: ...
-
-
 class RepeatedPool:
-    """A `Pool` that gives what it was told to `expect`, and counts turns in the laps that the node is in.
+    """Gives what it was told to `expect`, and counts turns in the laps that the node is in.
 
     It has nothing in memory.
 
@@ -120,3 +102,7 @@ class RepeatedPool:
         if self._had[chosen]:
             raise ReplayError(f"sample {chosen} in the journal had its turn before")
         return chosen
+
+
+Pool: TypeAlias = PoolPolicy | RepeatedPool
+"""What decides about a node's own samples."""

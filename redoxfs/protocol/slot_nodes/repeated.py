@@ -1,31 +1,16 @@
 """The slot policy beneath, while events of another process are repeated: it gives what that process's policy gave."""
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import TypeAlias
 
-from redoxfs.protocol.events import ChooseVictim, Served
+from redoxfs.protocol.events import Served
 from redoxfs.protocol.replay import Laps, ReplayError
 from redoxfs.protocol.slot import SlotPolicy
 from redoxfs.protocol.turns import Turns
 
 
-class Slots(Protocol):
-    """What decides about a node's own samples: a `SlotPolicy`, or one that is repeated."""
-
-    choose_victim: ChooseVictim
-
-    def request(self, sample: int) -> Served: ...
-    def reserve(self, sample: int) -> int | None: ...
-    def take(self, reserved: int) -> Served: ...
-    def put_back(self, reserved: int) -> bool: ...
-    def reserved(self, sample: int) -> Iterable[int]: ...
-    def reserved_samples(self) -> Iterable[int]: ...
-    def lap_of(self, sample: int) -> int: ...
-    def turns(self) -> Turns: ...
-
-
 class RepeatedSlots:
-    """`Slots` that give what they were told to `expect`, and count its turns. Nothing is in memory.
+    """Gives what it was told to `expect`, and counts its turns. Nothing is in memory.
 
     Args:
         policy: of the same samples.
@@ -94,3 +79,7 @@ class RepeatedSlots:
         if not 0 <= chosen < len(self._column_of) or self._column_of[chosen] != self._column_of[sample]:
             raise ReplayError(f"sample {chosen} in the journal does not stand in for {sample}")
         return chosen
+
+
+Slots: TypeAlias = SlotPolicy | RepeatedSlots
+"""What decides about a node's own samples."""
