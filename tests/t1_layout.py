@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redoxfs.arrays import Numbers
 from redoxfs.chunks import Layout, MemoryTooSmallError, build_cells, deal, fit, memory_for_share
-from redoxfs.chunks.layout import Ints
 
 PLENTY = 1 << 50
 
 
 @st.composite
-def datasets(draw: st.DrawFn) -> tuple[Ints, Ints, int]:
+def datasets(draw: st.DrawFn) -> tuple[Numbers, Numbers, int]:
     """The class and size of each sample, in no order, and a chunk size."""
     lengths = draw(st.lists(st.integers(1, 90), min_size=1, max_size=12))
     class_of = np.repeat(np.arange(len(lengths)), lengths)
@@ -24,7 +24,7 @@ def datasets(draw: st.DrawFn) -> tuple[Ints, Ints, int]:
     return class_of, sizes, draw(st.sampled_from([1, 3, 7, 64]))
 
 
-def slot_maxima(layout: Layout, sizes: Ints) -> int:
+def slot_maxima(layout: Layout, sizes: Numbers) -> int:
     """The most that the slots of all VCs hold, computed in the simplest way."""
     total = 0
     for vc in range(layout.vc_count):
@@ -34,13 +34,15 @@ def slot_maxima(layout: Layout, sizes: Ints) -> int:
     return total
 
 
-def build_layout(class_of: Ints, sizes: Ints, *, chunk_size: int, memory_bytes: int, seed: int) -> Layout:
+def build_layout(class_of: Numbers, sizes: Numbers, *, chunk_size: int, memory_bytes: int, seed: int) -> Layout:
     return fit(build_cells(class_of, sizes, chunk_size=chunk_size, seed=seed), sizes, memory_bytes)
 
 
 @given(datasets(), st.integers(0, 100))
 @pytest.mark.slow
-def test_every_sample_has_one_cell_and_every_column_one_class(dataset: tuple[Ints, Ints, int], extra: int) -> None:
+def test_every_sample_has_one_cell_and_every_column_one_class(
+    dataset: tuple[Numbers, Numbers, int], extra: int
+) -> None:
     class_of, sizes, chunk_size = dataset
     least = memory_for_share(build_cells(class_of, sizes, chunk_size=chunk_size, seed=1), sizes, 0)
     memory = least * (100 + extra) // 100
@@ -64,7 +66,7 @@ def test_every_sample_has_one_cell_and_every_column_one_class(dataset: tuple[Int
 
 @given(datasets())
 @pytest.mark.slow
-def test_too_little_memory_is_refused_with_the_needed_size(dataset: tuple[Ints, Ints, int]) -> None:
+def test_too_little_memory_is_refused_with_the_needed_size(dataset: tuple[Numbers, Numbers, int]) -> None:
     class_of, sizes, chunk_size = dataset
     least = memory_for_share(build_cells(class_of, sizes, chunk_size=chunk_size, seed=1), sizes, 0)
     build_layout(class_of, sizes, chunk_size=chunk_size, memory_bytes=least, seed=1)
@@ -154,7 +156,7 @@ def test_chunks_do_not_mix_trees_and_each_tree_is_well_filled() -> None:
 
 @given(datasets(), st.integers(1, 9))
 @pytest.mark.slow
-def test_chunks_go_to_one_part_and_columns_spread_evenly(dataset: tuple[Ints, Ints, int], nodes: int) -> None:
+def test_chunks_go_to_one_part_and_columns_spread_evenly(dataset: tuple[Numbers, Numbers, int], nodes: int) -> None:
     class_of, sizes, chunk_size = dataset
     cells = build_cells(class_of, sizes, chunk_size=chunk_size, seed=0)
     part_of = deal(cells, nodes, seed=0)

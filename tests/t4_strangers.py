@@ -20,6 +20,7 @@ import t2_recover
 import trio
 from machine import Machine
 
+from redoxfs.arrays import Int32
 from redoxfs.chunks import ChunkStore, FileBytes, Payload, Read, SourceFile, Stamp, open_beneath
 from redoxfs.chunks.layout import Cells
 from redoxfs.dataset import Catalog
@@ -29,7 +30,7 @@ from redoxfs.launch.source import Dataset, Kind, Opening, Reading
 from redoxfs.node.plan import PLANNERS, Plan, Planner, Share
 from redoxfs.protocol import Load, Served, ServingPolicy
 from redoxfs.protocol.events import oldest
-from redoxfs.protocol.turns import Int32, Turns
+from redoxfs.protocol.turns import Turns
 from redoxfs.testing import StoreTests, Subject, layout_of, make_source
 
 MARK = "is-rot13"

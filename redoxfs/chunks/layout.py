@@ -23,13 +23,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-from redoxfs.arrays import distinct
-
-Ints = npt.NDArray[np.integer]
-Int8 = npt.NDArray[np.int8]
-Int32 = npt.NDArray[np.int32]
+from redoxfs.arrays import Int8, Int32, Int64, Numbers, distinct
 
 ROWS = 64
 """g: the most samples in a column. The least memory is therefore about 1/64 of the samples."""
@@ -129,7 +124,7 @@ class Layout:
         return len(self.vc_start) - 1
 
 
-def fit(cells: Cells, sample_bytes: Ints, memory_bytes: int, *, nodes: int = 1) -> Layout:
+def fit(cells: Cells, sample_bytes: Numbers, memory_bytes: int, *, nodes: int = 1) -> Layout:
     """The layout of S samples with the fewest chunks per VC that fits in ``memory_bytes``.
 
     Args:
@@ -160,7 +155,7 @@ def fit(cells: Cells, sample_bytes: Ints, memory_bytes: int, *, nodes: int = 1) 
     return Layout(cells.cells, _vc_start(cells.group_start, high), high, cost(high))
 
 
-def memory_for_share(cells: Cells, sample_bytes: Ints, share: float) -> int:
+def memory_for_share(cells: Cells, sample_bytes: Numbers, share: float) -> int:
     """The --memory, in bytes, that holds ``share`` of the samples at once (0: the least possible)."""
     most = int(np.diff(cells.group_start).max(initial=1))
     chunks_per_vc = most if share * most < 1 else int(np.ceil(1 / share))
@@ -168,7 +163,7 @@ def memory_for_share(cells: Cells, sample_bytes: Ints, share: float) -> int:
     return _memory(held, room_for_open(sample_bytes))
 
 
-def room_for_open(sample_bytes: Ints) -> int:
+def room_for_open(sample_bytes: Numbers) -> int:
     """The least room for open files, in bytes: the sum of the largest `OPEN_SAMPLES` samples.
 
     So a single sample that is much larger than all others counts once, not OPEN_SAMPLES times.
@@ -209,7 +204,7 @@ def _memory(resident_bytes: int, open_bytes: int) -> int:
     return max(int(np.ceil(resident_bytes / RESIDENT_SHARE)), resident_bytes + open_bytes)
 
 
-def _rows(of_class: Ints, chunk_size: int) -> int:
+def _rows(of_class: Numbers, chunk_size: int) -> int:
     """g for classes of these sizes: the largest g with well filled chunks, else the g that fills chunks best."""
     best, best_fill = LEAST_ROWS, 0.0
     for rows in range(ROWS, LEAST_ROWS - 1, -1):
@@ -224,7 +219,7 @@ def _rows(of_class: Ints, chunk_size: int) -> int:
 
 
 def build_cells(
-    class_of: Ints, sample_bytes: Ints, *, chunk_size: int, seed: int, tree_of_class: Ints | None = None
+    class_of: Numbers, sample_bytes: Numbers, *, chunk_size: int, seed: int, tree_of_class: Numbers | None = None
 ) -> Cells:
     """Lay S samples out in chunks.
 
@@ -247,8 +242,8 @@ def build_cells(
 
 
 def _cells_of_tree(
-    class_of: Ints, sample_bytes: Ints, chunk_size: int, random: np.random.Generator
-) -> tuple[Int32, npt.NDArray[np.int64]]:
+    class_of: Numbers, sample_bytes: Numbers, chunk_size: int, random: np.random.Generator
+) -> tuple[Int32, Int64]:
     """The cells of samples that may share a chunk, and the first chunk of each group."""
     samples = len(class_of)
     class_of = np.unique(class_of, return_inverse=True)[1]
@@ -279,7 +274,7 @@ def _cells_of_tree(
     return cells, group_start
 
 
-def _rank_within(key: Ints, random: np.random.Generator) -> Ints:
+def _rank_within(key: Numbers, random: np.random.Generator) -> Numbers:
     """int[n]: a random ranking, from 0, of the elements of each value of ``key``."""
     shuffled = np.lexsort((random.random(len(key)), key))
     counts = np.bincount(key)
@@ -298,13 +293,13 @@ def _vc_start(group_start: Int32, chunks_per_vc: int) -> Int32:
     return np.append(starts, group_start[-1]).astype(np.int32)
 
 
-def _cell_bytes(cells: Int32, sample_bytes: Ints) -> npt.NDArray[np.int64]:
+def _cell_bytes(cells: Int32, sample_bytes: Numbers) -> Int64:
     """int64[chunks, K]: the size of the sample in each cell, 0 in a hole."""
-    sizes: npt.NDArray[np.int64] = np.append(sample_bytes, 0).astype(np.int64)[cells]
+    sizes: Int64 = np.append(sample_bytes, 0).astype(np.int64)[cells]
     return sizes
 
 
-def _resident_bytes(cell_bytes: npt.NDArray[np.int64], vc_start: Int32, nodes: int = 1) -> int:
+def _resident_bytes(cell_bytes: Int64, vc_start: Int32, nodes: int = 1) -> int:
     """The sum, over all slots of a node's VCs, of the largest sample that the slot may hold; of the largest node."""
     if not len(cell_bytes):
         return 0

@@ -24,11 +24,12 @@ from typing import Any
 
 import numpy as np
 
+from redoxfs.arrays import Numbers
 from redoxfs.node.node import Node
 from redoxfs.node.recent import Batch, Int64
 from redoxfs.node.state import State, StateError, StateWriter, decode, encode, read_bytes, replace_file
 from redoxfs.node.threads import in_thread
-from redoxfs.protocol.turns import Numbers, taken_back
+from redoxfs.protocol.turns import taken_back
 
 MOST_ROWS_BYTES = 700_000
 """The most bytes of turns in an answer, which has a limit of 1 MiB, in base64."""

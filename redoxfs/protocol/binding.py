@@ -39,7 +39,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.arrays import distinct
+from redoxfs.arrays import Numbers, distinct
 from redoxfs.protocol.events import (
     Closed,
     Delivered,
@@ -147,7 +147,7 @@ class Binding:
     def __init__(
         self,
         policy: Policy | SharedPolicy,
-        files: npt.NDArray[np.integer],
+        files: Numbers,
         *,
         tree_of: TreeOf | None = None,
         reservations: int = RESERVATIONS,
@@ -664,7 +664,7 @@ class DrawnBinding(Binding):
     def __init__(
         self,
         policy: Policy | SharedPolicy,
-        files: npt.NDArray[np.integer],
+        files: Numbers,
         *,
         tree_of: TreeOf | None = None,
     ) -> None:
@@ -696,7 +696,7 @@ class DrawnBinding(Binding):
         return JOIN
 
 
-def _all_bits(files: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
+def _all_bits(files: Numbers) -> npt.NDArray[np.uint64]:
     """uint64[S]: the lowest ``files`` bits set."""
     masks = np.array([(1 << n) - 1 for n in range(MAX_FILES_PER_SAMPLE + 1)], np.uint64)
     return np.take(masks, files)

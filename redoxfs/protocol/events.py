@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from redoxfs.arrays import Numbers
 from redoxfs.protocol.turns import Turns
 
 
@@ -216,7 +214,7 @@ class SharedState(NamedTuple):
     """
 
     values: dict[str, Any]
-    arrays: dict[str, npt.NDArray[np.integer]]
+    arrays: dict[str, Numbers]
 
 
 class SharedPolicy(Protocol):

@@ -10,15 +10,12 @@ make up the node's part. Turns that come late for a lap count in the present one
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from redoxfs.arrays import Ints, Numbers
 from redoxfs.protocol.turns import Turns
-
-Numbers = npt.NDArray[np.integer]
-Ints: TypeAlias = "memoryview[int]"
 
 MOST_AHEAD = 1024
 """How many laps ahead are counted turn by turn. If a class of one sample is all that a program opens, each open is a

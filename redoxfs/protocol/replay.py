@@ -17,9 +17,10 @@ from typing import Protocol
 
 import numpy as np
 
+from redoxfs.arrays import Int32, Numbers
 from redoxfs.protocol.binding import Binding, DrawnBinding
 from redoxfs.protocol.events import ChooseVictim, Closed, Opened, Policy, Served, oldest
-from redoxfs.protocol.turns import Int32, Numbers, Turns
+from redoxfs.protocol.turns import Turns
 
 NO_SAMPLE = -1
 """In place of a sample, in a record: none."""

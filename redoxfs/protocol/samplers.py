@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-Int32 = npt.NDArray[np.int32]
+from redoxfs.arrays import Int32
 
 WIDE = (2**32 - 1) // 20
 """From this many samples on, `torch.randperm` uses another method: remainders of 32 bits are not even enough."""

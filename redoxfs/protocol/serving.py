@@ -11,12 +11,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from redoxfs.arrays import Int32, Numbers
 from redoxfs.protocol.binding import Binding
 from redoxfs.protocol.events import Message, SharedPolicy, SharedState
 from redoxfs.protocol.lap_progress import LapProgress, TreeLap
 from redoxfs.protocol.replay import Replay, Replayable
 from redoxfs.protocol.shared_replay import SharedReplay
-from redoxfs.protocol.turns import Int32, Ledger, Numbers, Turns, merged
+from redoxfs.protocol.turns import Ledger, Turns, merged
 
 NO_TURNS = Turns(np.zeros(0, np.int32), np.zeros(0, np.uint8), 0)
 """In a checkpoint in which the state of the policy has the turns."""

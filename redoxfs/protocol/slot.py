@@ -22,18 +22,14 @@ breaks ties with a seeded generator: taking the first would let the same chunks 
 """
 
 from collections.abc import Iterable
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from redoxfs.arrays import Flags, Int32, Int64, Ints
 from redoxfs.protocol.events import ChooseVictim, Load, Served, oldest
 from redoxfs.protocol.serving import ServingPolicy
 from redoxfs.protocol.turns import Turns
-
-Int32 = npt.NDArray[np.int32]
-Flags = npt.NDArray[np.bool_]
-Ints: TypeAlias = "memoryview[int]"
 
 
 class SlotPolicy(ServingPolicy):
@@ -61,7 +57,7 @@ class SlotPolicy(ServingPolicy):
         vc_of_chunk = np.repeat(np.arange(len(vc_start) - 1), np.diff(vc_start))
         if vc_of_chunk.size != chunks:
             raise ValueError("vc_start must cover every chunk")
-        # A column has the number vc * K + slot. A view of the buffer gives plain ints at a third of numpy's price.
+        # A column has the number vc * K + slot.
         column_of = np.empty(samples, np.int64)
         column_of[held] = vc_of_chunk[flat // slots] * slots + flat % slots
         self._column_of: Ints = column_of.data
@@ -168,11 +164,11 @@ class SlotPolicy(ServingPolicy):
             yield from of_column
 
     @property
-    def units(self) -> npt.NDArray[np.int64]:
+    def units(self) -> Int64:
         return self.columns
 
     @property
-    def columns(self) -> npt.NDArray[np.int64]:
+    def columns(self) -> Int64:
         """int64[S]: the column, (VC, O) in the paper, that each sample lies in: vc * K + slot."""
         return np.asarray(self._column_of)
 
@@ -181,7 +177,7 @@ class SlotPolicy(ServingPolicy):
         """M * K."""
         return self._resident.size
 
-    def residents_at(self, columns: npt.NDArray[np.int64]) -> Int32:
+    def residents_at(self, columns: Int64) -> Int32:
         """The sample in the slot of each of ``columns``, -1 where there is none."""
         held: Int32 = self._resident.reshape(-1)[columns]
         return held

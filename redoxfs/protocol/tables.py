@@ -10,10 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from redoxfs.arrays import Flags, Int32, Int64, Numbers
 from redoxfs.protocol.events import SharedState
 from redoxfs.protocol.turns import Turns
-
-Int64 = npt.NDArray[np.int64]
 
 
 class BindingTables(NamedTuple):
@@ -40,7 +39,7 @@ class BindingTables(NamedTuple):
     reservations_made: int
     unseen: Int64
     unseen_trees: Int64
-    unseen_turns: npt.NDArray[np.int32]
+    unseen_turns: Int32
 
 
 def rows(items: Iterable[tuple[int, ...]], columns: int) -> Int64:
@@ -91,7 +90,7 @@ class StateReader:
             raise ValueError(f"the state has {value} for {name}")
         return value
 
-    def array(self, name: str, dtype: npt.DTypeLike, *shape: int) -> npt.NDArray[np.integer]:
+    def array(self, name: str, dtype: npt.DTypeLike, *shape: int) -> Numbers:
         """An array of this type and shape; -1 stands for any length."""
         array = self._state.arrays.get(name)
         if (
@@ -111,12 +110,12 @@ class StateReader:
         rows: list[list[int]] = array.tolist()
         return rows
 
-    def flags(self, name: str, count: int) -> npt.NDArray[np.bool_]:
+    def flags(self, name: str, count: int) -> Flags:
         """So many bits, as `numpy.packbits` wrote them."""
         bits = self.array(name, np.uint8, -(-count // 8))
         return np.unpackbits(bits.view(np.uint8), count=count).astype(np.bool_)
 
-    def order(self, name: str, samples: int) -> npt.NDArray[np.int32]:
+    def order(self, name: str, samples: int) -> Int32:
         """int32[n]: samples, of so many."""
         order = self.array(name, np.int32, -1).astype(np.int32)
         if order.size and not 0 <= order.min() <= order.max() < samples:
@@ -131,6 +130,6 @@ class StateReader:
         return turns
 
 
-def arrays_of(name: str, turns: Turns) -> dict[str, npt.NDArray[np.integer]]:
+def arrays_of(name: str, turns: Turns) -> dict[str, Numbers]:
     """The arrays of turns in a `SharedState`; the inverse is `StateReader.turns`."""
     return {f"{name}.laps": turns.laps, f"{name}.had": turns.had}

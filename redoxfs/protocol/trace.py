@@ -9,11 +9,8 @@ order. A sample that the order has several times (padding, sampling with replace
 """
 
 import numpy as np
-import numpy.typing as npt
 
-from redoxfs.arrays import distinct
-
-Ints = npt.NDArray[np.integer]
+from redoxfs.arrays import Bytes, Flags, Int64, Numbers, distinct
 
 OFF_TRACE = -1
 """The position of a request that the trace does not have, or no longer has."""
@@ -28,7 +25,7 @@ class OwnTrace:
         spent: bool[n], the requests that were made before: of one sample, the first ones. None: no request.
     """
 
-    def __init__(self, order: Ints, home_of: Ints, spent: npt.NDArray[np.bool_] | None = None) -> None:
+    def __init__(self, order: Numbers, home_of: Numbers, spent: Flags | None = None) -> None:
         self.order = order
         self._is_spent = np.zeros(len(order), np.bool_) if spent is None else spent
         self._spent: memoryview[int] = self._is_spent.view(np.uint8).data
@@ -59,7 +56,7 @@ class OwnTrace:
         self._spent[at] = 1
         return self._place[at]
 
-    def spent(self) -> npt.NDArray[np.uint8]:
+    def spent(self) -> Bytes:
         """One bit for each request of the order, set where it was made."""
         return np.packbits(self._is_spent)
 
@@ -73,7 +70,7 @@ class HomeTrace:
         spent: bool[n], the requests that were made before; None: no request.
     """
 
-    def __init__(self, order: Ints, columns: npt.NDArray[np.int64], spent: npt.NDArray[np.bool_] | None = None) -> None:
+    def __init__(self, order: Numbers, columns: Int64, spent: Flags | None = None) -> None:
         self.samples = order
         self.columns = columns
         self._is_ahead = np.ones(len(order), np.bool_) if spent is None else ~spent
@@ -86,11 +83,11 @@ class HomeTrace:
         self._ahead[position] = 0
         return True
 
-    def spent(self) -> npt.NDArray[np.uint8]:
+    def spent(self) -> Bytes:
         """One bit for each request, set where it was made."""
         return np.packbits(~self._is_ahead)
 
-    def window(self, position: int, requests: int) -> tuple[int, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    def window(self, position: int, requests: int) -> tuple[int, Int64, Flags]:
         """The ``requests`` requests from ``position`` on, without the one at ``position``.
 
         Returns:

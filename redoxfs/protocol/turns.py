@@ -9,22 +9,16 @@ come again from storage.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from redoxfs.arrays import distinct
+from redoxfs.arrays import Bytes, Flags, Int32, Ints, Numbers, distinct
 
 if TYPE_CHECKING:
     from redoxfs.protocol.lap_progress import LapProgress
     from redoxfs.protocol.pool.passes import PassState
 
-Int32 = npt.NDArray[np.int32]
-Numbers = npt.NDArray[np.integer]
-Flags = npt.NDArray[np.bool_]
-Bytes = npt.NDArray[np.uint8]
-Ints: TypeAlias = "memoryview[int]"
 
 LAST_LAP = 1 << 30
 """More laps than any job begins. The laps after it still fit in 32 bits."""

@@ -23,14 +23,15 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+
+from redoxfs.arrays import Int32, Int64, Numbers
 
 TURNS = 64
 """Other workers open about as many files between the two opens of one as there are workers, and sometimes a few times
 as many."""
 
 
-TreeOf: TypeAlias = Callable[[], npt.NDArray[np.integer]]
+TreeOf: TypeAlias = Callable[[], Numbers]
 
 
 class UnseenHolds:
@@ -86,15 +87,13 @@ class UnseenHolds:
 
     # As numbers
 
-    def pass_arrays(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    def pass_arrays(self) -> tuple[Int64, Int32]:
         """The trees' numbers, and the last turn of each path; both empty before the first turn."""
         if self._passes is None:
             return np.zeros((0, _Passes.COLUMNS), np.int64), np.zeros(0, np.int32)
         return self._passes.trees.copy(), self._passes.last_turn.copy()
 
-    def resume(
-        self, rows: Iterable[tuple[int, int]], trees: npt.NDArray[np.int64], last_turn: npt.NDArray[np.int32]
-    ) -> None:
+    def resume(self, rows: Iterable[tuple[int, int]], trees: Int64, last_turn: Int32) -> None:
         """Continue from the numbers of another. Raises ValueError if they are not of these paths."""
         if len(last_turn):
             passes = self._passes = _Passes(self._tree_of())
@@ -117,11 +116,11 @@ class _Passes:
     COLUMNS = 5
     TURNS, BEGAN, COMPLETED, LOOKS, USUAL = range(COLUMNS)
 
-    def __init__(self, tree_of: npt.NDArray[np.integer]) -> None:
+    def __init__(self, tree_of: Numbers) -> None:
         self._tree_of = np.ascontiguousarray(tree_of, np.int32).data
         self._paths = np.bincount(tree_of) if len(tree_of) else np.zeros(1, np.int64)
-        self.trees: npt.NDArray[np.int64] = np.zeros((len(self._paths), self.COLUMNS), np.int64)
-        self.last_turn: npt.NDArray[np.int32] = np.zeros(len(tree_of), np.int32)
+        self.trees: Int64 = np.zeros((len(self._paths), self.COLUMNS), np.int64)
+        self.last_turn: Int32 = np.zeros(len(tree_of), np.int32)
 
     def turn(self, path: int) -> None:
         number = self._tree_of[path]

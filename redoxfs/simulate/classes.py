@@ -1,9 +1,8 @@
 """Generated datasets: how many samples each class has."""
 
 import numpy as np
-import numpy.typing as npt
 
-Int32 = npt.NDArray[np.int32]
+from redoxfs.arrays import Int32
 
 
 def class_table(files: int, classes: int, skew: float) -> Int32:

@@ -11,11 +11,10 @@ from itertools import pairwise
 from typing import Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from redoxfs.arrays import Int32
 from redoxfs.protocol import Load, LocalFirst, Pending, Policy, Served, SlotNode, SlotPolicy, homes_by_vc
 
-Int32 = npt.NDArray[np.int32]
 N = TypeVar("N", SlotNode, LocalFirst)
 
 GAP_SAMPLES = 3

@@ -1,9 +1,8 @@
 """The orders in which simulated jobs ask for samples, one per epoch and node."""
 
 import numpy as np
-import numpy.typing as npt
 
-Int32 = npt.NDArray[np.int32]
+from redoxfs.arrays import Int32
 
 
 def orders(samples: int, nodes: int, *, seed: int, epoch: int) -> list[Int32]:

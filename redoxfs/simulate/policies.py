@@ -7,16 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from redoxfs.arrays import Int32
 from redoxfs.chunks.layout import Layout, build_cells, deal, fit, memory_for_share
 from redoxfs.protocol import Policy, PoolPolicy, SlotPolicy
 from redoxfs.simulate.classes import class_table
 from redoxfs.simulate.cluster import PAPER, Counts, OneNode, SlotCluster
 from redoxfs.simulate.orders import orders
 from redoxfs.simulate.pool_cluster import PoolCluster
-
-Int32 = npt.NDArray[np.int32]
 
 Driven = tuple[Callable[[Sequence[Int32]], tuple[Counts, Int32]], Int32, float, Sequence[PoolPolicy]]
 """A function that runs an epoch of the nodes' orders, the cells, the share of the samples that memory holds, and the

@@ -4,14 +4,11 @@ Chunks are dealt to the nodes so that every class is spread evenly. Each node re
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from redoxfs.arrays import Int32
 from redoxfs.chunks.layout import Cells, deal
 from redoxfs.protocol import LocalFirst, PoolPolicy, exchange_for, retained_bytes_for
 from redoxfs.simulate.cluster import Cluster
-
-Int8 = npt.NDArray[np.int8]
-Int32 = npt.NDArray[np.int32]
 
 REMOTE_SHARE = 1 / 4
 """Remote memory as a share of the pool's: more than batches ever fill."""

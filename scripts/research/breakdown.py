@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from paper_layout import plain_layout
 
+from redoxfs.arrays import Flags
 from redoxfs.protocol import SlotPolicy
-from redoxfs.protocol.slot import Flags
 from redoxfs.simulate.cluster import PAPER, Scale, SlotCluster
 from redoxfs.simulate.orders import orders
 

@@ -3,7 +3,8 @@
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
+
+from redoxfs.arrays import Int64, Numbers
 
 LEAST_SHARE = 1 / 20
 """The share that is exchanged where nothing is retained. What storage reads crosses a network as well there."""
@@ -23,8 +24,6 @@ NEEDED = 0.4
 takes from peers at the end of the lap, is NEEDED times that on average."""
 
 MASK = (1 << 64) - 1
-
-Int64 = npt.NDArray[np.int64]
 
 
 def exchange_for(retained_share: float) -> float:
@@ -49,9 +48,7 @@ class Exchange:
         seed: of what is drawn.
     """
 
-    def __init__(
-        self, of_class: npt.NDArray[np.integer], *, nodes: int, share: float, room_samples: float, seed: int
-    ) -> None:
+    def __init__(self, of_class: Numbers, *, nodes: int, share: float, room_samples: float, seed: int) -> None:
         self.share = share
         self.seed = seed
         turns = np.maximum(1, of_class) / nodes
@@ -87,7 +84,7 @@ class Exchange:
         """int64[C, 2]: the bits of each account, and its lap. A copy."""
         return np.stack([self._accounts.view(np.int64), self._laps.astype(np.int64)], axis=1)
 
-    def resume(self, table: npt.NDArray[np.integer], seed: int) -> None:
+    def resume(self, table: Numbers, seed: int) -> None:
         """Continue where a `table` was taken, with its seed. Raises ValueError where an account is no number."""
         accounts = np.ascontiguousarray(table[:, 0]).view(np.float64)
         if not np.isfinite(accounts).all():

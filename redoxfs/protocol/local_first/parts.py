@@ -3,11 +3,8 @@
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
-Int8 = npt.NDArray[np.int8]
-Int32 = npt.NDArray[np.int32]
-Flags = npt.NDArray[np.bool_]
+from redoxfs.arrays import Flags, Int8, Int32
 
 
 class NodeParts:

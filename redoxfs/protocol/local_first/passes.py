@@ -9,19 +9,12 @@ epoch, but for what each has not noticed yet.
 """
 
 from collections.abc import Callable, Collection
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from redoxfs.arrays import distinct
+from redoxfs.arrays import Flags, Int32, Int64, Ints, Numbers, distinct
 from redoxfs.protocol.pool.passes import EARLY, EVIDENCE, Pass
 from redoxfs.protocol.tables import MOST, StateReader
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Ints: TypeAlias = "memoryview[int]"
 
 MOST_OPENS = 1 << 30
 """After so many the opens of a tree are numbered anew."""
@@ -160,9 +153,7 @@ class HomePasses:
         nodes: that share the paths of an epoch.
     """
 
-    def __init__(
-        self, class_of: Int32, is_own: Flags, tree_of: npt.NDArray[np.integer], trees: int, *, node: int, nodes: int
-    ) -> None:
+    def __init__(self, class_of: Int32, is_own: Flags, tree_of: Numbers, trees: int, *, node: int, nodes: int) -> None:
         samples, classes = len(class_of), int(class_of.max(initial=0)) + 1
         self._node = node
         self._class_array = class_of
@@ -342,7 +333,7 @@ class HomePasses:
             self.leave(tree, sample, self._node, tree.turn)
         return rest
 
-    def leave_out(self, members: npt.NDArray[np.integer], are_left: Flags) -> int:
+    def leave_out(self, members: Numbers, are_left: Flags) -> int:
         """The lap of a class with these own ``members`` begins without what is held back and not left from the lap
         before. Returns how many that are."""
         out = members[self.held_array[members] & ~are_left]
@@ -350,14 +341,14 @@ class HomePasses:
         self.out_array[out] = True
         return len(out)
 
-    def hold_all(self, tree: HomePass, samples: npt.NDArray[np.integer]) -> None:
+    def hold_all(self, tree: HomePass, samples: Numbers) -> None:
         """A process that replaces another does not know what left: these ``samples``, as far as it knows."""
         tree.turn += 1
         for sample in samples.tolist():
             self.leave(tree, sample, self._node, tree.turn)
         self.out_array[samples] = True
 
-    def oldest(self, tree: HomePass, members: npt.NDArray[np.integer], others: Collection[int]) -> tuple[int, int]:
+    def oldest(self, tree: HomePass, members: Numbers, others: Collection[int]) -> tuple[int, int]:
         """The sample of a class with these own ``members``, in order of their numbers, that is held back and left
         longest ago, and is none of ``others`` of the class; and how many opens ago, at least 1. -1 and 0 where there is
         none."""
@@ -371,7 +362,7 @@ class HomePasses:
         sample = int(held[self.left_array[held].argmin()])
         return sample, tree.turn - self._left_with[sample] + 1
 
-    def table(self) -> dict[str, npt.NDArray[np.integer]]:
+    def table(self) -> dict[str, Numbers]:
         """All of it, for another process, which is to find the same passes in the same opens. A copy."""
         trees = [
             (each.turn, each.since, each.told_until, each.lap_from, each.clock, each.epoch + 1, each.holds)

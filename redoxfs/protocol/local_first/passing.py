@@ -31,8 +31,8 @@ from the first message.
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from redoxfs.arrays import Int32, Numbers
 from redoxfs.protocol.events import Delivered, Pending, Served, SharedState
 from redoxfs.protocol.local_first.messages import Given, Take
 from redoxfs.protocol.local_first.passes import UNKNOWN, HomePass, HomePasses
@@ -40,9 +40,6 @@ from redoxfs.protocol.local_first.peer import Peer
 from redoxfs.protocol.local_first.policy import EMPTY_ROUNDS, LocalFirst
 from redoxfs.protocol.tables import MOST, StateReader, rows
 from redoxfs.protocol.turns import Turns
-
-Int32 = npt.NDArray[np.int32]
-
 
 MOST_BEHIND = 8
 """How many epochs a peer may be behind, to be given what did not leave in its epoch: one bit each. Looks at a few files
@@ -65,7 +62,7 @@ class PassingNode(LocalFirst):
 
     _passes: HomePasses
 
-    def keep_passes(self, tree_of: npt.NDArray[np.integer], trees: int) -> None:
+    def keep_passes(self, tree_of: Numbers, trees: int) -> None:
         """``tree_of``: int[S], the tree of each sample, the same for all samples of a class."""
         is_own = self._parts.is_own(self._node)
         self._passes = HomePasses(self._class_array, is_own, tree_of, trees, node=self._node, nodes=self._nodes)
@@ -84,7 +81,7 @@ class PassingNode(LocalFirst):
         self._late: dict[tuple[int, int], list[int]] = {}
         # With which open each taken sample came.
         self._taken_at: dict[int, int] = {}
-        self._own_members_of: dict[int, npt.NDArray[np.integer]] = {}
+        self._own_members_of: dict[int, Numbers] = {}
         # Classes of which a stat has got no sample: nobody has one that is allowed.
         self._dry: set[int] = set()
         self.held_back = self.given_twice = 0
@@ -455,7 +452,7 @@ class PassingNode(LocalFirst):
             served = self._give_of_now(cls)
         return [] if served is None else [served]
 
-    def _free_members(self, cls: int) -> npt.NDArray[np.integer]:
+    def _free_members(self, cls: int) -> Numbers:
         """The own samples of a class that are not reserved."""
         members, reserved = self._own_members(cls), self._reservations.own_of(cls)
         return np.delete(members, np.searchsorted(members, [*reserved])) if reserved else members
@@ -512,7 +509,7 @@ class PassingNode(LocalFirst):
                 return [self._pool.give_copy(sample)]
         return []
 
-    def _own_members(self, cls: int) -> npt.NDArray[np.integer]:
+    def _own_members(self, cls: int) -> Numbers:
         """The own samples of a class, in order of their numbers."""
         own = self._own_members_of.get(cls)
         if own is None:

@@ -3,11 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from redoxfs.arrays import Flags, Int32
 from redoxfs.protocol.local_first.messages import Given, Take
-
-Int32 = npt.NDArray[np.int32]
 
 
 class Sent(NamedTuple):
@@ -71,7 +69,7 @@ class Peer:
             self.unanswered[number] = sent._replace(room_bytes=0)
         return granted_bytes
 
-    def restarted(self, has_begun: npt.NDArray[np.bool_]) -> None:
+    def restarted(self, has_begun: Flags) -> None:
         """Another process is the peer now, without own samples in the laps that ``has_begun``, bool[C], marks."""
         self.answers.clear()
         self.acked_below = 0

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from redoxfs.arrays import Int32
 from redoxfs.protocol.events import Answer, Delivered, Handled, Load, Message, Pending, Served
 from redoxfs.protocol.local_first.messages import Given, Take
 from redoxfs.protocol.local_first.peer import Peer, Sent
@@ -12,8 +12,6 @@ from redoxfs.protocol.local_first.state import NodeState
 from redoxfs.protocol.local_first.waiting import Ticket
 from redoxfs.protocol.replay import ReplayError
 from redoxfs.protocol.serving import SharedServingPolicy
-
-Int32 = npt.NDArray[np.int32]
 
 BATCH = 16
 """How many samples of a class one Take asks for. A node lacks tens of a class of thousands by the end of its lap;

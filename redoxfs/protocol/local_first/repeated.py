@@ -4,15 +4,12 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from redoxfs.arrays import Flags, Int32, Numbers
 from redoxfs.protocol.events import Served
 from redoxfs.protocol.pool import PoolPolicy
 from redoxfs.protocol.replay import ReplayError
 from redoxfs.protocol.turns import Turns
-
-Int32 = npt.NDArray[np.int32]
-Flags = npt.NDArray[np.bool_]
 
 
 class RepeatedPool:
@@ -74,7 +71,7 @@ class RepeatedPool:
     def is_left(self, sample: int) -> bool:
         return not self._had[sample]
 
-    def are_left(self, cls: int, members: npt.NDArray[np.integer]) -> Flags:  # noqa: ARG002
+    def are_left(self, cls: int, members: Numbers) -> Flags:  # noqa: ARG002
         are_left: Flags = self._had_array[members] == 0
         return are_left
 

@@ -2,9 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-import numpy as np
-import numpy.typing as npt
-
+from redoxfs.arrays import Int64
 from redoxfs.protocol.tables import rows
 
 
@@ -63,7 +61,7 @@ class Reservations:
         for of_class in self._own.values():
             yield from of_class
 
-    def table(self) -> npt.NDArray[np.int64]:
+    def table(self) -> Int64:
         """int64[n, 3]: the class of each sample, the sample, and whether it came from a peer."""
         kinds = enumerate((self._own, self._taken))
         return rows(

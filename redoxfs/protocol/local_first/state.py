@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from redoxfs.arrays import Flags, Int8, Int32, Int64, Numbers
 from redoxfs.protocol.events import ChooseVictim, Message, SharedState, oldest
 from redoxfs.protocol.local_first.exchange import Exchange
 from redoxfs.protocol.local_first.messages import Given, Take
@@ -17,11 +17,6 @@ from redoxfs.protocol.local_first.waiting import Waiting
 from redoxfs.protocol.pool import PoolPolicy
 from redoxfs.protocol.tables import MOST, StateReader, arrays_of, rows
 from redoxfs.protocol.turns import Ledger, Turns
-
-Int8 = npt.NDArray[np.int8]
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 class NodeState:
@@ -133,7 +128,7 @@ class NodeState:
         np.asarray(done)[:] = np.bincount(self._class_array[own & had], minlength=len(done))
 
     @property
-    def units(self) -> npt.NDArray[np.integer]:
+    def units(self) -> Numbers:
         return self._class_array
 
     def lap_of(self, sample: int) -> int:
@@ -174,7 +169,7 @@ class NodeState:
             "free_bytes": self._taken.free_bytes,
             "exchange_seed": self._exchange.seed,
         }
-        arrays: dict[str, npt.NDArray[np.integer]] = {
+        arrays: dict[str, Numbers] = {
             "of_class": np.array(self._of_classes(), np.int32),
             "of_peers": np.array([peer.of_classes() for peer in peers.values()], np.int32),
             "peers": rows(((peer.number, peer.first, peer.acked_below) for peer in peers.values()), 3),

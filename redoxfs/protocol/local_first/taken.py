@@ -5,12 +5,9 @@ from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
+from redoxfs.arrays import Int32, Int64
 from redoxfs.protocol.tables import rows
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 ROOM_PARTS = 4
 """One answer may fill this fraction of the remote memory, 1/4, so that some is left for other classes."""

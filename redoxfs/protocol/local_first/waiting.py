@@ -4,9 +4,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from redoxfs.arrays import Int64
 from redoxfs.protocol.tables import rows
 
 
@@ -61,7 +59,7 @@ class Waiting:
         if tickets:
             self._queues[cls] = deque(tickets)
 
-    def table(self) -> npt.NDArray[np.int64]:
+    def table(self) -> Int64:
         """int64[n, 3]: the class that each ticket waits for, its number, and whether it reserves; in order."""
         return rows(((cls, *ticket) for cls, queue in self._queues.items() for ticket in queue), 3)
 

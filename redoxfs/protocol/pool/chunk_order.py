@@ -8,18 +8,12 @@ for each choice, the best of a few would always be the chunks with the most unev
 come late in every lap.
 """
 
-from typing import TypeAlias
-
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.arrays import distinct
+from redoxfs.arrays import Bytes, Flags, Int32, Int64, Ints, distinct
 
 Counts = npt.NDArray[np.uint16]
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Ints: TypeAlias = "memoryview[int]"
 
 SORTED_FOR_ONE = 64
 """How many chunks can be sorted in the time that it takes to file one."""
@@ -147,6 +141,6 @@ def add(counts: Counts, chunks: Int32, change: int) -> None:
         do.at(counts, chunks, counts.dtype.type(1))
 
 
-def _rank(this_lap: Counts, next_lap: Counts) -> npt.NDArray[np.uint8]:
+def _rank(this_lap: Counts, next_lap: Counts) -> Bytes:
     """uint8[n], a chunk's stretch of the order: 0 for this lap, 1 for the next alone, 2 for neither."""
     return np.where(this_lap > 0, 0, np.where(next_lap > 0, 1, 2)).astype(np.uint8)

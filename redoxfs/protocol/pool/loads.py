@@ -3,13 +3,12 @@
 import numpy as np
 import numpy.typing as npt
 
+from redoxfs.arrays import Flags, Int32
 from redoxfs.protocol.events import Load
 from redoxfs.protocol.pool.queues import RESERVED
 from redoxfs.protocol.pool.state import PoolState
 
-Int32 = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
-Flags = npt.NDArray[np.bool_]
 
 SCARCE_SHARE = 1 / 2
 """A load on demand that does not fit keeps the samples whose class has less than this share of the mean stock. The

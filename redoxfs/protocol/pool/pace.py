@@ -3,9 +3,9 @@
 from typing import TypeAlias, cast
 
 import numpy as np
-import numpy.typing as npt
 
-Int32 = npt.NDArray[np.int32]
+from redoxfs.arrays import Int32
+
 Floats: TypeAlias = "memoryview[float]"
 
 AMPLE_TIMES = 3

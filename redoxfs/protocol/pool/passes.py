@@ -31,19 +31,11 @@ it as if there were no passes.
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from redoxfs.arrays import distinct
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Bytes = npt.NDArray[np.uint8]
-Numbers = npt.NDArray[np.integer]
-Ints: TypeAlias = "memoryview[int]"
+from redoxfs.arrays import Flags, Int32, Int64, Ints, Numbers, distinct
 
 ENDS_LAP_SHARE = 1 / 2
 """A run of so many of the paths, followed by another, was an epoch. Nine tenths would miss batches of 64 of 500."""
@@ -415,9 +407,7 @@ class Passes:
         memory: at least `bytes_of` the trees, empty or with the arrays of a former process; None: new memory.
     """
 
-    def __init__(
-        self, class_of: Int32, tree_of: npt.NDArray[np.integer], trees: int, memory: "memoryview | None" = None
-    ) -> None:
+    def __init__(self, class_of: Int32, tree_of: Numbers, trees: int, memory: "memoryview | None" = None) -> None:
         samples, classes = len(class_of), int(class_of.max(initial=0)) + 1
         of_trees = np.bincount(tree_of, minlength=trees).tolist()
         size = bytes_of(of_trees, classes)

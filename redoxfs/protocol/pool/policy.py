@@ -3,17 +3,14 @@
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
+from redoxfs.arrays import Flags, Int32, Numbers
 from redoxfs.protocol.events import Load, Served
 from redoxfs.protocol.pool.loads import Loads
 from redoxfs.protocol.pool.passes import MOST_TURNS, Pass, PassFigures
 from redoxfs.protocol.pool.queues import HAD_TURN, NOT_YET, RESERVED
 from redoxfs.protocol.pool.state import DELIVERED_PER_REQUEST
 from redoxfs.protocol.serving import ServingPolicy
-
-Int32 = npt.NDArray[np.int32]
-Flags = npt.NDArray[np.bool_]
 
 NOT_LOADED, LOADED, RETAINED = 0, 1, 2
 """What a sample was when it was reserved. The room of a retained one is kept for it."""
@@ -220,7 +217,7 @@ class PoolPolicy(Loads, ServingPolicy):
         cls = self._class_of[sample]
         return not self._queues.had[sample] and self._queues.is_in_lap(cls, sample)
 
-    def are_left(self, cls: int, members: npt.NDArray[np.integer]) -> Flags:
+    def are_left(self, cls: int, members: Numbers) -> Flags:
         """bool[n]: which of some members of a class are left, as `is_left`."""
         is_left: Flags = (self._queues.had_array[members] == NOT_YET) & (
             self._queues.at_array[members] >= self._queues.served[cls]

@@ -20,15 +20,9 @@ section, those loaded for the next lap its younger section, and the others its f
 that.
 """
 
-from typing import TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Ints: TypeAlias = "memoryview[int]"
+from redoxfs.arrays import Flags, Int32, Int64, Ints
 
 NOT_YET, HAD_TURN, RESERVED = 0, 1, 2
 """The values of `Queues.had`."""
@@ -45,7 +39,7 @@ come before the younger ones."""
 
 
 class Queues:
-    """The sections of all classes. Memoryviews yield plain ints at a third of numpy's cost.
+    """The sections of all classes.
 
     ``had`` marks the samples that are neither resident nor fresh: HAD_TURN or RESERVED.
     They lie left of ``served``. It is kept beside `at_array` for two reasons: the turns are saved every second, which

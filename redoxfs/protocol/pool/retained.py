@@ -6,11 +6,8 @@ well samples are mixed. `streamed_share` makes it, by the wait that a class can 
 """
 
 import numpy as np
-import numpy.typing as npt
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+from redoxfs.arrays import Int32, Int64
 
 STREAM_SHARE = 1 / 8
 """The part of the streamed samples that the stream has room for. So a streamed sample passes an eighth of a lap in

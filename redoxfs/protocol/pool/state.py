@@ -1,11 +1,8 @@
 """What the pool knows of samples, chunks and laps; how a class's lap begins, and how another process continues."""
 
-from typing import TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 
-from redoxfs.arrays import is_in
+from redoxfs.arrays import Flags, Int32, Int64, Ints, Numbers, is_in
 from redoxfs.protocol.events import ChooseVictim, oldest
 from redoxfs.protocol.lap_progress import LapProgress
 from redoxfs.protocol.pool.chunk_order import ChunkOrder, add
@@ -14,11 +11,6 @@ from redoxfs.protocol.pool.passes import Pass, Passes, bytes_of
 from redoxfs.protocol.pool.queues import HAD_TURN, NOT_YET, RESERVED, Queues
 from redoxfs.protocol.pool.retained import draw_chunks, retained_bytes_for
 from redoxfs.protocol.turns import Turns
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Ints: TypeAlias = "memoryview[int]"
 
 CHUNKS_DRAWN = 32
 """How many chunks the next one is chosen from. Choosing from one loads 1.27 times as much at 2 % of memory; 128 are no
@@ -107,7 +99,6 @@ class PoolState:
         self._cells = np.asarray(cells)
         self._class_array = np.asarray(class_of)
         self._bytes_array = np.asarray(sample_bytes)
-        # Views of the buffers give plain ints at a third of numpy's cost.
         self._class_of: Ints = class_of.data
         self._bytes: Ints = sample_bytes.data
         self._chunk_array = _chunk_of(cells, samples)
@@ -269,7 +260,7 @@ class PoolState:
         if self._progress is not None:
             self._progress.count_again()
 
-    def keep_passes(self, tree_of: npt.NDArray[np.integer], trees: int) -> None:
+    def keep_passes(self, tree_of: Numbers, trees: int) -> None:
         """From now on no pass of a tree gets a sample twice (`passes`); ``tree_of`` is int[S], and there are ``trees``.
 
         For a policy that decides about all samples, before anything else. Not where samplers draw.

@@ -4,16 +4,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from redoxfs.arrays import Numbers
 from redoxfs.protocol.events import Handled, Load, Served, SharedState
 from redoxfs.protocol.slot import SlotPolicy
 from redoxfs.protocol.slot_nodes.messages import RemoteAnswer, RemoteRead
 from redoxfs.protocol.slot_nodes.repeated import Slots
 from redoxfs.protocol.tables import MOST, StateReader, rows
 from redoxfs.protocol.trace import HomeTrace
-
-Ints = npt.NDArray[np.integer]
 
 TRACES_KEPT = 3
 """For each requester: this epoch's, the next one's, and the last one's for late messages."""
@@ -59,8 +57,8 @@ class Home:
         self,
         node: int,
         policy: SlotPolicy,
-        home_of: Ints,
-        sample_bytes: Ints,
+        home_of: Numbers,
+        sample_bytes: Numbers,
         *,
         window: int,
         chosen: list[int],
@@ -79,7 +77,7 @@ class Home:
         self.conflicts = 0
         self.missed = 0
 
-    def follow(self, requester: int, epoch: int, order: Ints) -> None:
+    def follow(self, requester: int, epoch: int, order: Numbers) -> None:
         """``requester`` asks for samples, anywhere, in ``order``, int[n]. May be called before its epoch begins.
 
         No effect where the order is known, since some of its requests may have been made, or where the epoch is over.
@@ -114,7 +112,7 @@ class Home:
         traces = [(number, epoch, trace) for number, peer in peers for epoch, trace in peer.traces.items()]
         ahead = ((number, column) for number, peer in peers for column in np.flatnonzero(peer.is_ahead).tolist())
         given = (each for _, answer in answers for each in zip(answer.samples, answer.laps, strict=True))
-        arrays: dict[str, npt.NDArray[np.integer]] = {
+        arrays: dict[str, Numbers] = {
             "peers": rows(((number, peer.acked_below, peer.epoch + 1) for number, peer in peers), 3),
             "ahead": rows(ahead, 2),
             "answers": rows(

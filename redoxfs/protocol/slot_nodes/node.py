@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from redoxfs.arrays import Int8, Int32, Int64, Numbers
 from redoxfs.protocol.events import Answer, ChooseVictim, Delivered, Handled, Message, Pending, Served, SharedState
 from redoxfs.protocol.replay import ReplayError
 from redoxfs.protocol.serving import SharedServingPolicy
@@ -16,8 +16,6 @@ from redoxfs.protocol.slot_nodes.repeated import RepeatedSlots, Slots
 from redoxfs.protocol.slot_nodes.requester import Requester
 from redoxfs.protocol.tables import StateReader, arrays_of, rows
 from redoxfs.protocol.turns import Ledger, Turns
-
-Ints = npt.NDArray[np.integer]
 
 
 class SlotNode(SharedServingPolicy):
@@ -37,7 +35,7 @@ class SlotNode(SharedServingPolicy):
     """
 
     message_kind = RemoteRead
-    home_of: Ints
+    home_of: Numbers
     needs_order = True
     # The home counts a sample's turn.
     counts_own_turns = False
@@ -46,8 +44,8 @@ class SlotNode(SharedServingPolicy):
         self,
         node: int,
         policy: SlotPolicy,
-        home_of: Ints,
-        sample_bytes: Ints,
+        home_of: Numbers,
+        sample_bytes: Numbers,
         *,
         remote_memory_bytes: int,
         window: int,
@@ -78,7 +76,7 @@ class SlotNode(SharedServingPolicy):
             note=self._ledger.note,
         )
 
-    def follow(self, requester: int, epoch: int, order: Ints) -> None:
+    def follow(self, requester: int, epoch: int, order: Numbers) -> None:
         """The trace of ``requester``, this node or another, for ``epoch``."""
         if requester == self._node:
             self._requester.follow(epoch, order)
@@ -182,18 +180,18 @@ class SlotNode(SharedServingPolicy):
         self._requester.cancel(ticket)
 
     @property
-    def units(self) -> npt.NDArray[np.integer]:
+    def units(self) -> Numbers:
         return self._policy.columns
 
     @property
-    def identity(self) -> Ints:
+    def identity(self) -> Numbers:
         """The homes: each column has one."""
         return self.home_of
 
     def lap_of(self, sample: int) -> int:
         return self._policy.lap_of(sample)
 
-    def laps_of_units(self) -> npt.NDArray[np.int32]:
+    def laps_of_units(self) -> Int32:
         """1 for those of another home."""
         return self._policy.laps_of_units()
 
@@ -216,7 +214,7 @@ class SlotNode(SharedServingPolicy):
 
     def state(self) -> SharedState:
         values: dict[str, Any] = {"node": self._node, "homes": self._nodes, "given": self._ledger.given}
-        reserved: dict[str, npt.NDArray[np.integer]] = {
+        reserved: dict[str, Numbers] = {
             "own_reserved": rows(((sample,) for sample in self._slots.reserved_samples()), 1)
         }
         arrays = reserved | arrays_of("own", self._own_turns()) | arrays_of("here", self._ledger.turns())
@@ -305,7 +303,7 @@ class SlotNode(SharedServingPolicy):
         return {"prefetched": self.prefetched, "conflicts": self.conflicts, "exchange": 0.0}
 
 
-def homes_by_vc(columns: npt.NDArray[np.int64], chunk_size: int, nodes: int) -> npt.NDArray[np.int8]:
+def homes_by_vc(columns: Int64, chunk_size: int, nodes: int) -> Int8:
     """int8[S]: the home of each sample where VCs are dealt to the nodes in turn."""
-    homes: npt.NDArray[np.int8] = (columns // chunk_size % nodes).astype(np.int8)
+    homes: Int8 = (columns // chunk_size % nodes).astype(np.int8)
     return homes

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from redoxfs.arrays import Int64, Numbers
 from redoxfs.protocol.events import Delivered, Pending, Served, SharedState
 from redoxfs.protocol.slot_nodes.messages import Hit, RemoteAnswer, RemoteRead
 from redoxfs.protocol.tables import MOST, StateReader, rows
 from redoxfs.protocol.trace import OFF_TRACE, OwnTrace
 from redoxfs.protocol.turns import LAST_LAP
-
-Ints = npt.NDArray[np.integer]
 
 ROOM_PARTS = 8
 """One answer may fill this fraction of the remote memory, 1/8. All of it would leave nothing for the requests of other
@@ -74,9 +72,9 @@ class Requester:
     def __init__(
         self,
         node: int,
-        columns: npt.NDArray[np.int64],
-        home_of: Ints,
-        sample_bytes: Ints,
+        columns: Int64,
+        home_of: Numbers,
+        sample_bytes: Numbers,
         *,
         remote_memory_bytes: int,
         reads_alone: bool,
@@ -122,7 +120,7 @@ class Requester:
         self._waited: dict[int, int] = {}
         self._tickets = 0
 
-    def follow(self, epoch: int, order: Ints) -> None:
+    def follow(self, epoch: int, order: Numbers) -> None:
         """From now on this node asks for samples in ``order``, int[n]."""
         self.epoch = epoch
         self._trace = OwnTrace(order.astype(np.int32), self._homes)
@@ -285,7 +283,7 @@ class Requester:
             "tickets": self._tickets,
             "follows": int(self._trace is not None),
         }
-        arrays: dict[str, npt.NDArray[np.integer]] = {
+        arrays: dict[str, Numbers] = {
             "lost": rows(((home,) for home in sorted(self._lost)), 1),
             "slots": rows(((self._slot[at], self._slot_lap[at], at in self._evicted) for at in slots), 3),
             "stash": rows(((*each.held, each.kept) for stash in self._stash.values() for each in stash), 4),
