@@ -39,7 +39,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.arrays import Numbers, distinct
+from redoxfs.arrays import Int64, Numbers, distinct
 from redoxfs.protocol.events import (
     Closed,
     Delivered,
@@ -51,7 +51,7 @@ from redoxfs.protocol.events import (
     StatResult,
     ThreadEnded,
 )
-from redoxfs.protocol.tables import BindingTables, bits_of, column, rows, signed
+from redoxfs.protocol.tables import BindingTables, column, rows
 from redoxfs.protocol.unseen import TURNS, TreeOf, UnseenHolds
 
 UNDECIDED = -2
@@ -231,18 +231,13 @@ class Binding:
 
         A path that is neither open nor held, nor part of a group at rest, is left out: its next open takes a turn.
         """
-        kept = np.fromiter({*self._handles, *self._threads_of, *self._held_unseen}, np.int64)
-        opened = np.zeros(0, np.uint64)
-        if self._opened is not None and self._all_opened is not None:
-            opened = np.asarray(self._opened)
-            at_rest = (np.asarray(self._answer) >= 0) & (opened != np.asarray(self._all_opened))
-            kept = np.concatenate([kept, np.flatnonzero(at_rest)])
-        kept = distinct(kept)
-        bits = opened[kept] if opened.size else np.zeros(len(kept), np.uint64)
+        bound = np.fromiter({*self._handles, *self._threads_of, *self._held_unseen}, np.int64)
+        kept = distinct(np.concatenate([bound, self._at_rest()]))
+        bits = np.zeros(len(kept), np.uint64) if self._opened is None else np.asarray(self._opened)[kept]
         reservations = self._reservations.items()
         unseen_trees, unseen_turns = self._unseen.pass_arrays()
         return BindingTables(
-            answers=np.stack([kept, np.asarray(self._answer)[kept].astype(np.int64), signed(bits)], axis=1),
+            answers=np.stack([kept, np.asarray(self._answer)[kept].astype(np.int64), bits.view(np.int64)], axis=1),
             handles=rows(self._handles.items(), 2),
             holds=rows(self._holds, 2),
             reservations=rows(((path, each.sample, each.owner, each.number) for path, each in reservations), 4),
@@ -268,7 +263,7 @@ class Binding:
         paths = tables.answers[:, 0]
         np.asarray(self._answer)[paths] = tables.answers[:, 1]
         if self._opened is not None:
-            np.asarray(self._opened)[paths] = bits_of(tables.answers[:, 2])
+            np.asarray(self._opened)[paths] = np.ascontiguousarray(tables.answers[:, 2]).view(np.uint64)
         self._unseen.resume(tables.unseen.tolist(), tables.unseen_trees, tables.unseen_turns)
         self._handles.update(tables.handles.tolist())
         for thread, path in tables.holds.tolist():
@@ -294,12 +289,9 @@ class Binding:
         """End all holds and groups at rest, so that the next open of a closed path takes a turn; returns the paths
         whose last answer may go.
         """
-        rest: list[int] = []
-        if self._opened is not None and self._all_opened is not None:
-            opened, all_opened = np.asarray(self._opened), np.asarray(self._all_opened)
-            rest = np.flatnonzero((np.asarray(self._answer) >= 0) & (opened != all_opened)).tolist()
-            rest = [path for path in rest if path not in self._handles]
-            opened[rest] = all_opened[rest]
+        rest = [path for path in self._at_rest().tolist() if path not in self._handles]
+        if rest:
+            np.asarray(self._opened)[rest] = np.asarray(self._all_opened)[rest]
         held = [path for thread in tuple(self._paths_of) for path in self._end_holds(thread, None)]
         unseen = [path for path in self._unseen.drop_all() if not self._wanted(path)]
         return tuple({*rest, *held, *unseen})
@@ -495,6 +487,14 @@ class Binding:
         before = self._opened[path]
         self._opened[path] = before | 1 << file
         return not before >> file & 1
+
+    def _at_rest(self) -> Int64:
+        """The paths of groups of which some files were opened under the answer, and others are to come."""
+        if self._opened is None:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(
+            (np.asarray(self._answer) >= 0) & (np.asarray(self._opened) != np.asarray(self._all_opened))
+        )
 
     def _wanted(self, path: int) -> bool:
         """Whether an open may still get the path's present answer."""

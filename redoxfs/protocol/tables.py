@@ -52,16 +52,6 @@ def column(items: Iterable[int]) -> Int64:
     return np.fromiter(items, np.int64)
 
 
-def signed(bits: npt.NDArray[np.uint64]) -> Int64:
-    """The same bits as numbers with a sign."""
-    return bits.view(np.int64)
-
-
-def bits_of(numbers: Int64) -> npt.NDArray[np.uint64]:
-    """The inverse of `signed`."""
-    return np.ascontiguousarray(numbers).view(np.uint64)
-
-
 MOST = 1 << 62
 """The limit of a number that may have any value."""
 

@@ -352,15 +352,19 @@ class HomePasses:
         """The sample of a class with these own ``members``, in order of their numbers, that is held back and left
         longest ago, and is none of ``others`` of the class; and how many opens ago, at least 1. -1 and 0 where there is
         none."""
-        is_held = self.held_array[members]
-        taken = np.fromiter(others, np.int64, len(others))
-        is_held[np.searchsorted(members, taken[self.is_own[taken]])] = False
-        held = members[is_held]
+        held = members[self.held_array[members] & self.are_none_of(members, others)]
         if not len(held):
             return -1, 0
         # A class may have hundreds of thousands, so they are not sorted. No two left at the same time.
         sample = int(held[self.left_array[held].argmin()])
         return sample, tree.turn - self._left_with[sample] + 1
+
+    def are_none_of(self, members: Numbers, others: Collection[int] | Numbers) -> Flags:
+        """bool[n]: which of all own ``members`` of a class, in order of their numbers, are none of ``others`` of it."""
+        are_none = np.ones(len(members), np.bool_)
+        taken = np.fromiter(others, np.int64, len(others))
+        are_none[np.searchsorted(members, taken[self.is_own[taken]])] = False
+        return are_none
 
     def table(self) -> dict[str, Numbers]:
         """All of it, for another process, which is to find the same passes in the same opens. A copy."""

@@ -84,7 +84,9 @@ class PassingNode(LocalFirst):
         self._own_members_of: dict[int, Numbers] = {}
         # Classes of which a stat has got no sample: nobody has one that is allowed.
         self._dry: set[int] = set()
-        self.held_back = self.given_twice = 0
+        # How many samples laps began without, as a pass had been given them; how many were given though they are held
+        # back, as nobody had another.
+        self.samples_held_back = self.passes_given_twice = 0
         # For whom samples leave: the node, and its open; None: this one.
         self._for: tuple[int, int] | None = None
         # With which open of this node the samples came that are taken in next.
@@ -95,16 +97,6 @@ class PassingNode(LocalFirst):
         self._repeated: dict[int, int] = {}
 
     # Epochs that are told
-
-    @property
-    def samples_held_back(self) -> int:
-        """How many samples laps began without, as a pass had been given them."""
-        return self.held_back
-
-    @property
-    def passes_given_twice(self) -> int:
-        """How many samples were given though they are held back, as nobody had another."""
-        return self.given_twice
 
     @property
     def has_passes(self) -> bool:
@@ -151,14 +143,13 @@ class PassingNode(LocalFirst):
 
     def _put_by(self, cls: int) -> None:
         """What was taken for the epoch that is over is for nodes that are still in it."""
-        kept, evicted = self._taken.let_go(cls)
+        late = self._drop_taken(cls)
         reserved = [sample for sample in self._reservations.of_class(cls) if self.is_taken(sample)]
         for sample in reserved:
             self._reservations.remove_taken(cls, sample)
         self.revoked += reserved
-        self.unloaded += kept
-        self.unloaded += [sample for sample in evicted if not self._pool.is_resident(sample)]
-        late, epoch = kept + evicted + reserved, self._tree_of_class[cls].epoch
+        late += reserved
+        epoch = self._tree_of_class[cls].epoch
         if epoch != UNKNOWN:
             self._late.setdefault((cls, epoch - 1), []).extend(late)
         for sample in late:
@@ -368,7 +359,7 @@ class PassingNode(LocalFirst):
         sample, _ = self._oldest(cls)
         if sample < 0:
             return None
-        self.given_twice += 1
+        self.passes_given_twice += 1
         self._leaves(sample)
         return self._pool.give_copy(sample)
 
@@ -454,16 +445,16 @@ class PassingNode(LocalFirst):
 
     def _free_members(self, cls: int) -> Numbers:
         """The own samples of a class that are not reserved."""
-        members, reserved = self._own_members(cls), self._reservations.own_of(cls)
-        return np.delete(members, np.searchsorted(members, [*reserved])) if reserved else members
+        members = self._own_members(cls)
+        return members[self._passes.are_none_of(members, self._reservations.own_of(cls))]
 
     def _give_of_now(self, cls: int) -> Served | None:
         """Give a copy of an own sample in another epoch, where none left in the present one."""
         members = self._free_members(cls)
         if not len(members):
             return None
-        self.given_twice += 1
-        return self._pool.give_copy(int(members[self.given_twice % len(members)]))
+        self.passes_given_twice += 1
+        return self._pool.give_copy(int(members[self.passes_given_twice % len(members)]))
 
     def _give_ahead(self, cls: int, epoch: int) -> list[Served]:
         """Give a sample in an epoch that this node was not told of yet; one that left in the present epoch, if any."""
@@ -477,11 +468,9 @@ class PassingNode(LocalFirst):
             }
         given = self._ahead.setdefault((tree.number, epoch), {})
         members = self._own_members(cls)
-        is_free = np.ones(len(members), np.bool_)
-        for samples in (given, self._reserved_here(cls)):
-            taken = np.fromiter(samples, np.int64, len(samples))
-            taken = taken[self._class_array[taken] == cls]
-            is_free[np.searchsorted(members, taken[self._passes.is_own[taken]])] = False
+        ahead = np.fromiter(given, np.int64, len(given))
+        is_free = self._passes.are_none_of(members, ahead[self._class_array[ahead] == cls])
+        is_free &= self._passes.are_none_of(members, self._reserved_here(cls))
         gone = self._passes.gone_array[members]
         for allowed in (is_free & gone, is_free):
             at = int(allowed.argmax()) if len(allowed) else 0
@@ -588,7 +577,7 @@ class PassingNode(LocalFirst):
     def _enter_due(self, cls: int) -> None:
         """What begins since the class was last asked for: to hold back, or the lap that an epoch began."""
         if self._unheld[cls]:
-            self.held_back += self._leave_held_out(cls)
+            self.samples_held_back += self._leave_held_out(cls)
         due = self._due[cls]
         if not due:
             return
@@ -631,7 +620,7 @@ class PassingNode(LocalFirst):
         self._pool.begin_lap_without(cls, lap, self._passes.held_array)
         members = self._free_members(cls)
         out = self._passes.leave_out(members, self._pool.are_left(cls, members))
-        self.held_back += out
+        self.samples_held_back += out
         self._enter_lap(cls, lap)
         self._left[cls] -= out
         for peer in self._peers.values():
@@ -668,7 +657,7 @@ class PassingNode(LocalFirst):
         values, arrays = super().state()
         ahead = ((*key, sample) for key, samples in self._ahead.items() for sample in samples)
         return SharedState(
-            values | {"held_back": self.held_back, "given_twice": self.given_twice},
+            values | {"held_back": self.samples_held_back, "given_twice": self.passes_given_twice},
             arrays
             | self._passes.table()
             | {
@@ -687,7 +676,7 @@ class PassingNode(LocalFirst):
         super().resume(state)
         reader = StateReader(state, node=self._node, nodes=self._nodes)
         samples, classes, trees = len(self._class_array), len(self._lap_array), len(self._passes.trees)
-        self.held_back, self.given_twice = reader.value("held_back"), reader.value("given_twice")
+        self.samples_held_back, self.passes_given_twice = reader.value("held_back"), reader.value("given_twice")
         self._passes.resume(reader, self._nodes)
         self._due_array[:] = reader.array("pass.due", np.int32, classes)
         self._rest_array[:] = reader.array("pass.rest", np.uint8, samples)

@@ -150,16 +150,13 @@ class LocalFirst(NodeState, SharedServingPolicy):
         """Another process is ``peer`` now. Call this before anything from it is handed in. From then on, hand in
         nothing of the process before it, except answers to messages sent before.
         """
-        self._peers[peer].restarted(self._begun() == self._lap_array)
+        self._peers[peer].restarted(LocalFirst.begun(self) == self._lap_array)
         np.maximum(self._incomplete_array, self._lap_array, out=self._incomplete_array)
         for empty_answers in self._empty_answers.values():
             empty_answers.pop(peer, None)
         return self.found(peer)
 
     def begun(self) -> Int32:
-        return self._begun()
-
-    def _begun(self) -> Int32:
         """int32[C]: how many laps of each class have begun, as far as this node knows: a sample was given in them."""
         is_begun = (np.asarray(self._left) != self._parts.own(self._node)) | (np.asarray(self._came) == self._lap_array)
         for done in (self._done, *(news for peer in self._peers.values() for news in (peer.done, peer.before))):
@@ -354,14 +351,18 @@ class LocalFirst(NodeState, SharedServingPolicy):
     def _let_go(self, cls: int, lap: int) -> None:
         """Samples that are here for laps before ``lap`` have no turn any more."""
         reserved, taken_reserved = self._reservations.let_go(cls)
-        kept, evicted = self._taken.let_go(cls)
         self.revoked += reserved
-        self.missed += self._left[cls] + len(kept) + len(evicted) + taken_reserved
+        self.missed += self._left[cls] + len(self._drop_taken(cls)) + taken_reserved
         self.missed += (lap - self._lap[cls] - 1) * self._parts.own_in(self._node, cls)
+        self.unloaded += self._pool.skip(cls, lap)
+
+    def _drop_taken(self, cls: int) -> list[int]:
+        """Let the samples of a class that came from peers go. Returns them."""
+        kept, evicted = self._taken.let_go(cls)
         self.unloaded += kept
         # The bytes of a resident went when there was no room for them, as it can be read here.
         self.unloaded += [sample for sample in evicted if not self._pool.is_resident(sample)]
-        self.unloaded += self._pool.skip(cls, lap)
+        return kept + evicted
 
     # Peers
 

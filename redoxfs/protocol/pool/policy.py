@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from redoxfs.arrays import Flags, Int32, Numbers
+from redoxfs.arrays import Flags, Numbers
 from redoxfs.protocol.events import Load, Served
 from redoxfs.protocol.pool.loads import Loads
 from redoxfs.protocol.pool.passes import MOST_TURNS, Pass, PassFigures
@@ -236,10 +236,6 @@ class PoolPolicy(Loads, ServingPolicy):
         self._count_for_next_lap(cls, sample, 1)
         return was_resident
 
-    def come_into_lap(self, samples: Int32) -> None:
-        """Samples that the lap of their class was begun without come into it."""
-        self._come_into_lap(samples)
-
     def give_copy(self, sample: int) -> Served:
         """Give a sample that is not reserved, and leave it where it is: it has no turn by that."""
         if self.is_resident(sample):
@@ -395,7 +391,7 @@ class PoolPolicy(Loads, ServingPolicy):
             self._ahead.difference_update(samples[comes & (had == RESERVED)].tolist())
         samples = samples[comes & (had == HAD_TURN)]
         if len(samples):
-            self._come_into_lap(samples)
+            self.come_into_lap(samples)
 
     def _note_open(self, tree: Pass, path: int, answer: int) -> None:
         """The open of ``path`` got ``answer``. Last what another process looks at first."""

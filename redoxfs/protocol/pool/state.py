@@ -489,7 +489,7 @@ class PoolState:
         if not len(fresh):
             self._run_over(cls)
 
-    def _come_into_lap(self, samples: Int32) -> None:
+    def come_into_lap(self, samples: Int32) -> None:
         """Samples that were held back come into their lap: the pass began after they were served."""
         classes = self._class_array[samples]
         order = np.argsort(classes, kind="stable")

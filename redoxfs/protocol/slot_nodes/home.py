@@ -97,13 +97,48 @@ class Home:
         if peer is not None:
             self.missed += int(np.count_nonzero(peer.is_ahead))
 
-    def handle(self, message: RemoteRead) -> Handled:
-        """Alg. 4 and 5: give the requester a sample, and those that it will want soon."""
-        return self._handle(message, None)
+    def handle(self, message: RemoteRead, before: RemoteAnswer | None = None) -> Handled:
+        """Alg. 4 and 5: give the requester a sample, and those that it will want soon.
 
-    def handle_again(self, message: RemoteRead, answer: RemoteAnswer) -> Handled:
-        """`handle`, with the samples that ``answer`` has for requests to come."""
-        return self._handle(message, answer)
+        ``before``: the answer, where this is repeated. It has those that it will want.
+        """
+        peer = self._peer(message.requester)
+        if message.number < peer.acked_below:
+            return Handled(None, repeated=True)
+        kept = peer.answers.get(message.number)
+        if kept is not None:
+            return Handled(kept, repeated=True)
+        self._forget_answers(peer, message.acked_below)
+        peer.epoch = max(peer.epoch, message.epoch)
+        trace = self._trace(peer, message.epoch)
+        if trace is not None:
+            for passed in message.passed:
+                trace.pass_by(passed)
+        turns: list[Served] = []
+        sent: list[_Given] = []
+        for hit in message.hits:
+            if trace is not None:
+                trace.pass_by(hit.position)
+            if not self._end_ahead(peer, hit.sample):
+                sent.append(self._give(hit.sample, turns))
+        asked = [] if self._end_ahead(peer, message.sample) else [self._give(message.sample, turns)]
+        has_place = trace is not None and trace.pass_by(message.position)
+        if before is not None:
+            sent += self._send_ahead(peer, before.prefetched[len(sent) :])
+        elif trace is not None and has_place and message.room_bytes > 0 and self._window > 1:
+            sent += self._prefetch(peer, trace, message.position, message.room_bytes)
+        kept = RemoteAnswer(
+            self._node,
+            message.number,
+            asked[0].sample if asked else None,
+            tuple([given.sample for given in sent]),
+            tuple([given.lap for given in asked + sent]),
+        )
+        peer.answers[message.number] = kept
+        loads: tuple[Load, ...] = ()
+        for turn in turns:
+            loads += turn.loads
+        return Handled(kept, loads, tuple(turn.sample for turn in turns if turn.preempted))
 
     def state(self) -> SharedState:
         """All that decides what later events mean. A copy."""
@@ -155,46 +190,6 @@ class Home:
             if len(order) < count or len(spent) < count or (self._home_of[order] != self._node).any():
                 raise ValueError("the state has other orders of access")
             self._peer(number).traces[epoch] = HomeTrace(order, self._columns[order], spent[:count].astype(np.bool_))
-
-    def _handle(self, message: RemoteRead, before: RemoteAnswer | None) -> Handled:
-        """``before``: the answer, where it was given before."""
-        peer = self._peer(message.requester)
-        if message.number < peer.acked_below:
-            return Handled(None, repeated=True)
-        kept = peer.answers.get(message.number)
-        if kept is not None:
-            return Handled(kept, repeated=True)
-        self._forget_answers(peer, message.acked_below)
-        peer.epoch = max(peer.epoch, message.epoch)
-        trace = self._trace(peer, message.epoch)
-        if trace is not None:
-            for passed in message.passed:
-                trace.pass_by(passed)
-        turns: list[Served] = []
-        sent: list[_Given] = []
-        for hit in message.hits:
-            if trace is not None:
-                trace.pass_by(hit.position)
-            if not self._end_ahead(peer, hit.sample):
-                sent.append(self._give(hit.sample, turns))
-        asked = [] if self._end_ahead(peer, message.sample) else [self._give(message.sample, turns)]
-        has_place = trace is not None and trace.pass_by(message.position)
-        if before is not None:
-            sent += self._send_ahead(peer, before.prefetched[len(sent) :])
-        elif trace is not None and has_place and message.room_bytes > 0 and self._window > 1:
-            sent += self._prefetch(peer, trace, message.position, message.room_bytes)
-        kept = RemoteAnswer(
-            self._node,
-            message.number,
-            asked[0].sample if asked else None,
-            tuple([given.sample for given in sent]),
-            tuple([given.lap for given in asked + sent]),
-        )
-        peer.answers[message.number] = kept
-        loads: tuple[Load, ...] = ()
-        for turn in turns:
-            loads += turn.loads
-        return Handled(kept, loads, tuple(turn.sample for turn in turns if turn.preempted))
 
     def _peer(self, requester: int) -> _Peer:
         peer = self._peers.get(requester)

@@ -244,7 +244,7 @@ class SlotNode(SharedServingPolicy):
         assert isinstance(message, RemoteRead)
         assert isinstance(answer, RemoteAnswer | None)
         again = RemoteAnswer(self._node, message.number, None, (), ()) if answer is None else answer
-        handled = self._home.handle_again(message, again)
+        handled = self._home.handle(message, again)
         if handled.answer != answer or self.chosen != list(chosen):
             raise ReplayError(f"message {message.number} of node {message.requester} got another answer in the journal")
         return handled
