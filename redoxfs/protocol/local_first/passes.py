@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from redoxfs.arrays import Flags, Int32, Int64, Ints, Numbers, distinct
-from redoxfs.protocol.pool.passes import EARLY, EVIDENCE, Pass
+from redoxfs.arrays import Flags, Int32, Int64, Ints, Numbers
+from redoxfs.protocol.pool.passes import EARLY, EVIDENCE, Pass, classes_of_trees
 from redoxfs.protocol.tables import MOST, StateReader
 
 MOST_OPENS = 1 << 30
@@ -176,15 +176,10 @@ class HomePasses:
         self.held_of_array, self.entered_array = np.zeros((2, classes), np.int32)
         self.held_of: Ints = self.held_of_array.data
         self.entered: Ints = self.entered_array.data
-        tree_of_class = np.zeros(classes, np.int32)
-        tree_of_class[class_of] = tree_of
-        present = distinct(class_of)
+        tree_of_class, classes_of = classes_of_trees(class_of, tree_of, trees)
         paths = np.bincount(tree_of, minlength=trees).tolist()
-        self.trees = [
-            HomePass(tree, -(-paths[tree] // nodes), present[tree_of_class[present] == tree].astype(np.int32))
-            for tree in range(trees)
-        ]
-        self.of_class = [self.trees[tree] for tree in tree_of_class.tolist()]
+        self.trees = [HomePass(tree, -(-paths[tree] // nodes), classes_of[tree]) for tree in range(trees)]
+        self.of_class: list[HomePass] = [self.trees[tree] for tree in tree_of_class.tolist()]
         self._tree_array = tree_of
 
     def samples(self, tree: HomePass) -> Int64:

@@ -79,10 +79,7 @@ class Taken:
         sample = queue.popleft()
         if not queue:
             del self._queues[cls]
-        if sample in self._evicted:
-            self._evicted.remove(sample)
-        else:
-            self.free_bytes += self._bytes_of[sample]
+        self._leaves(sample)
         return sample
 
     def put_back(self, cls: int, sample: int) -> bool:
@@ -103,14 +100,10 @@ class Taken:
 
     def let_go(self, cls: int) -> tuple[list[int], list[int]]:
         """Remove all samples of a class. Returns those with their bytes, and those without."""
-        kept, evicted = [], []
+        kept: list[int] = []
+        evicted: list[int] = []
         for sample in self._queues.pop(cls, ()):
-            if sample in self._evicted:
-                self._evicted.remove(sample)
-                evicted.append(sample)
-            else:
-                self.free_bytes += self._bytes_of[sample]
-                kept.append(sample)
+            (kept if self._leaves(sample) else evicted).append(sample)
         return kept, evicted
 
     def remove(self, cls: int, sample: int) -> bool:
@@ -119,11 +112,7 @@ class Taken:
         queue.remove(sample)
         if not queue:
             del self._queues[cls]
-        if sample in self._evicted:
-            self._evicted.remove(sample)
-            return False
-        self.free_bytes += self._bytes_of[sample]
-        return True
+        return self._leaves(sample)
 
     def table(self) -> Int64:
         """int64[n, 3]: the class of each sample, the sample, and whether it is evicted; in the order of the queues."""
@@ -138,6 +127,14 @@ class Taken:
             self._queues.setdefault(cls, deque()).append(sample)
             if is_evicted:
                 self._evicted.add(sample)
+
+    def _leaves(self, sample: int) -> bool:
+        """A sample is here no more. Returns whether its bytes were."""
+        if sample in self._evicted:
+            self._evicted.remove(sample)
+            return False
+        self.free_bytes += self._bytes_of[sample]
+        return True
 
     def _keep(self, sample: int) -> bool:
         if self._bytes_of[sample] > self.free_bytes:

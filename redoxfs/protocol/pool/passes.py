@@ -390,6 +390,14 @@ def bytes_of(of_trees: Sequence[int], classes: int) -> int:
     return 8 * (_HEAD + _OF_TREE * len(of_trees) + 2 * classes) + 4 * words + samples
 
 
+def classes_of_trees(class_of: Int32, tree_of: Numbers, trees: int) -> tuple[Int32, list[Int32]]:
+    """int32[C], the tree of each class; and int32[n], the classes that each of so many trees has samples of."""
+    tree_of_class = np.zeros(int(class_of.max(initial=0)) + 1, np.int32)
+    tree_of_class[class_of] = tree_of
+    present = distinct(class_of)
+    return tree_of_class, [present[tree_of_class[present] == tree].astype(np.int32) for tree in range(trees)]
+
+
 class Passes:
     """The runs of all trees.
 
@@ -429,20 +437,12 @@ class Passes:
         in_pass = raw[words + 4 * int(ends[-1]) :]
         self.in_pass_array: Flags = in_pass.view(np.bool_)
         self.in_pass: Ints = in_pass.data
-        tree_of_class = np.zeros(classes, np.int32)
-        tree_of_class[class_of] = tree_of
-        self._class_array, self.tree_of_class = class_of, tree_of_class
-        present = distinct(class_of)
+        self.tree_of_class, classes_of = classes_of_trees(class_of, tree_of, trees)
+        self._class_array = class_of
         self.trees = [
-            Pass(
-                tree,
-                of_trees[tree],
-                present[tree_of_class[present] == tree].astype(np.int32),
-                numbers[ends[tree] : ends[tree + 1]],
-            )
-            for tree in range(trees)
+            Pass(tree, of_trees[tree], classes_of[tree], numbers[ends[tree] : ends[tree + 1]]) for tree in range(trees)
         ]
-        self.of_class = [self.trees[tree] for tree in tree_of_class.tolist()]
+        self.of_class: list[Pass] = [self.trees[tree] for tree in self.tree_of_class.tolist()]
         self.given_twice = self.held_back = 0
         self.is_continued = bool(self.head[0] == LAYOUT and self.head[1] == samples)
         if self.is_continued:
@@ -533,17 +533,26 @@ class Passes:
 
     def make_room(self, tree: Pass) -> None:
         """Number the run anew, without opens whose answers nobody saw: its log is full, or the numbers are large."""
-        self.in_pass_array[tree.entries(tree.since, tree.turn)[0]] = False
-        samples, numbers = tree.entries(tree.since, tree.turn)
-        self.in_pass_array[samples] = True
-        new = np.zeros(tree.turn - tree.since + 1, np.int32)
-        new[numbers - tree.since] = np.arange(1, len(numbers) + 1)
         of_tree = self.samples(tree)
-        self.asked_array[of_tree] = new[np.maximum(self.asked_array[of_tree] - tree.since, 0)]
-        began = self.began_array[tree.classes] - tree.since
-        before = np.cumsum(new > 0)
-        self.began_array[tree.classes] = np.where(began > 0, before[np.clip(began, 0, len(before) - 1)], 0)
+        samples, _, self.asked_array[of_tree], self.began_array[tree.classes] = self._numbered(tree, of_tree, 0)
+        self.in_pass_array[samples] = True
         self._set(tree, samples)
+
+    def _numbered(self, tree: Pass, of_tree: Int32, before: int) -> tuple[Int32, Int32, Int32, Int64]:
+        """Number the opens of a run whose answers somebody saw from ``before`` + 1 on.
+
+        Returns:
+            The samples of these opens; their numbers; the number of each path's open in ``of_tree``, the samples of the
+            tree; and the last of the numbers before each class's lap began.
+        """
+        samples, numbers = tree.entries(tree.since, tree.turn)
+        new = np.zeros(tree.turn - tree.since + 1, np.int32)
+        new[numbers - tree.since] = np.arange(before + 1, before + len(numbers) + 1)
+        asked = new[np.maximum(self.asked_array[of_tree] - tree.since, 0)]
+        laps = self.began_array[tree.classes] - tree.since
+        ends = before + np.cumsum(new > 0)
+        began = np.where(laps > 0, ends[np.clip(laps, 0, len(ends) - 1)], 0)
+        return samples, new[numbers - tree.since], asked, began
 
     def _set(self, tree: Pass, samples: Int32) -> None:
         """``samples`` answered the opens of the run, numbered from 1."""
@@ -568,15 +577,9 @@ class Passes:
             return PassState(asked, served, began, whole=False)
         first = 0
         for tree in self.trees:
-            samples, numbers = tree.entries(tree.since, tree.turn)
-            new = np.zeros(tree.turn - tree.since + 1, np.int32)
-            new[numbers - tree.since] = np.arange(first + 1, first + len(numbers) + 1)
             of_tree = self.samples(tree)
-            asked[of_tree] = new[np.maximum(self.asked_array[of_tree] - tree.since, 0)]
-            served[samples] = np.where(self.in_pass_array[samples], new[numbers - tree.since], 0)
-            before = first + np.cumsum(new > 0)
-            laps = self.began_array[tree.classes] - tree.since
-            began[tree.classes] = np.where(laps > 0, before[np.clip(laps, 0, len(before) - 1)], 0)
+            samples, numbers, asked[of_tree], began[tree.classes] = self._numbered(tree, of_tree, first)
+            served[samples] = np.where(self.in_pass_array[samples], numbers, 0)
             first += len(numbers)
         return PassState(asked, served, began, whole=True)
 
