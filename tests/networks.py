@@ -38,6 +38,7 @@ class Worker:
     ``asked``     the path that it opens or stats now; -1 where none
     ``ticket``    the ticket that it waits for; ``reserves``: for a stat
     ``reserved``  the sample that is reserved for ``asked``
+    ``sleeps``    it neither opens what it has stat'ed, nor undoes that, before all others are through
     """
 
     node: int
@@ -46,6 +47,7 @@ class Worker:
     ticket: int | None = None
     reserves: bool = False
     reserved: int | None = None
+    sleeps: bool = False
 
     @property
     def is_through(self) -> bool:

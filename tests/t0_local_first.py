@@ -3,21 +3,21 @@
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import Letter, Network, Worker, parts_of_chunks, pool_node, random_cells
+from networks import Worker, pool_node
+from t0_lost_nodes import Faults
+from t0_lost_nodes import Pools as FailingPools
 
 from redoxfs.protocol import Given, LocalFirst, Pending, Served, SharedPolicy, Take
 from redoxfs.protocol.events import Answer, Handled, Message
 from redoxfs.protocol.local_first import BATCH
 
-STEPS_PER_TURN = 300
-"""Far more than any run takes: a run that takes more is stuck."""
 Int32 = npt.NDArray[np.int32]
 
 
@@ -54,258 +54,93 @@ def nodes_of(
     ]
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Stater(Worker):
-    """A worker that stats some files before it opens them.
+class Pools(FailingPools):
+    """Nodes that do not fail: their laps are those of all, and each sample is reserved once.
 
-    ``stats``   the share of its opens before which it stats the file
-    ``sleeps``  it neither opens a file that it has stat'ed, nor undoes that, before all others are through
+    ``count_of``  how many turns each sample had;  ``here``: the samples of others that lie at each node
     """
 
-    stats: float = 0
-    sleeps: bool = False
+    def __init__(self, seed: int, **shape: Any) -> None:
+        super().__init__(seed, faults=Faults(), **shape)
+        self.of_class = [np.flatnonzero(self.class_of == cls).tolist() for cls in range(int(self.class_of.max()) + 1)]
+        self.count_of: Counter[int] = Counter()
+        self.here: list[set[int]] = [set() for _ in range(self.count)]
+        # A sample that comes for a cancelled request is kept, even if there is no room for it.
+        self.forgiven_bytes = [0] * self.count
 
-
-@dataclass(slots=True)
-class Here:
-    """The model of a node: its reserved samples, and those that came there, with the bytes that count."""
-
-    reserved: dict[int, tuple[Stater, bool]] = field(default_factory=dict)
-    came: dict[int, int] = field(default_factory=dict)
-    forgiven_bytes: int = 0
-
-
-class Pools:
-    """Nodes, workers that ask them over a network, and the model of what each node holds."""
-
-    def __init__(
-        self,
-        seed: int,
-        *,
-        nodes: int,
-        samples: int,
-        classes: int,
-        resident: int = 9,
-        retained: float = 0,
-        remote_memory_bytes: int = 1 << 30,
-        exchange: float = 0,
-    ) -> None:
-        self.random = random.Random(seed)
-        self.class_of = np.array([self.random.randrange(classes) for _ in range(samples)], np.int32)
-        self.of_class = [np.flatnonzero(self.class_of == cls).tolist() for cls in range(classes)]
-        cells = random_cells(self.random, samples)
-        self.part_of = parts_of_chunks(cells, [self.random.randrange(nodes) for _ in cells])
-        self.sizes = [self.random.randint(1, 3) for _ in range(samples)]
-        self.limit_bytes = remote_memory_bytes
-        self.nodes = nodes_of(
-            self.class_of,
-            self.part_of,
-            cells,
-            nodes=nodes,
-            sizes=self.sizes,
-            resident=resident,
-            retained=retained,
-            remote_memory_bytes=remote_memory_bytes,
-            exchange=exchange,
-            seed=seed,
-        )
-        self.here = [Here() for _ in self.nodes]
-        self.network = Network(self.random)
-        self.waiting: dict[tuple[int, int], Stater] = {}
-        self.turns: Counter[int] = Counter()
-        self.loads: Counter[int] = Counter()
-
-    def run(self, requests: Sequence[Sequence[int]], *, workers: int, stats: float = 0, cancels: float = 0) -> None:
+    def read(self, requests: Sequence[Sequence[int]], *, workers: int, stats: float, cancels: float = 0) -> None:
         """Node i's workers make requests[i] in turns. The share ``cancels`` of the pending ones give up."""
-        crew = [
-            Stater(node=node, todo=list(own[first::workers]), stats=stats, sleeps=stats > 0 and first == 0)
+        self.stats, self.cancels = stats, cancels
+        self.workers = [
+            Worker(node=node, todo=list(own[first::workers]), sleeps=stats > 0 and first == 0)
             for node, own in enumerate(requests)
             for first in range(workers)
         ]
-        most = STEPS_PER_TURN * (10 + sum(map(len, requests)))
-        for _ in range(most):
-            asleep = [worker for worker in crew if worker.sleeps and worker.reserved is not None]
-            ready = [w for w in crew if w.ticket is None and not w.is_through and w not in asleep]
-            if not ready and not self.waiting:
-                ready = asleep
-            if cancels and self.waiting and self.random.random() < cancels:
-                self.cancel()
-            letters = len(self.network.under_way)
-            at = self.random.randrange(len(ready) + letters + len(self.network.unanswered) + 1)
-            if at < len(ready):
-                self.work(ready[at])
-            elif at < len(ready) + letters:
-                self.arrive(at - len(ready))
-            elif self.network.unanswered:
-                self.network.send_again()
-            elif all(worker.is_through for worker in crew):
-                return
-        pytest.fail(f"stuck after {most} steps: {[worker for worker in crew if not worker.is_through]}")
+        self.run()
+        assert all(worker.is_through for worker in self.workers)
 
-    def work(self, worker: Stater) -> None:
-        """One step of a worker that waits for nothing."""
-        node = self.nodes[worker.node]
-        if worker.reserved is not None:
-            reserved, worker.reserved = worker.reserved, None
-            _, came = self.here[worker.node].reserved.pop(reserved)
-            if self.random.random() < 0.3:
-                kept = node.put_back(reserved)
-                if came:
-                    self.here[worker.node].came[reserved] = self.sizes[reserved] if kept else 0
-                self.check(worker.node)
-                return
-            served = node.take(reserved)
-            assert (served.sample, served.preempted, served.remote) == (reserved, False, came)
-            self.turn(worker, served)
-        elif worker.asked < 0:
-            worker.asked = worker.todo.pop(0)
-            if self.random.random() < worker.stats:
-                chosen = node.reserve(worker.asked)
-                if isinstance(chosen, Pending):
-                    self.wait(worker, chosen, reserves=True)
-                elif chosen is not None:
-                    self.note_reserved(worker, chosen, came=node.is_taken(chosen))
-        else:
-            turn = node.request(worker.asked)
-            if isinstance(turn, Pending):
-                self.wait(worker, turn, reserves=False)
-            else:
-                self.serve(worker, turn)
-        self.network.send(worker.node, self.nodes[worker.node])
-        self.check(worker.node)
+    def step(self, cancels: float) -> bool:
+        del cancels
+        return super().step(self.cancels)
 
-    def wait(self, worker: Stater, pending: Pending, *, reserves: bool) -> None:
-        worker.ticket, worker.reserves = pending.ticket, reserves
-        self.waiting[worker.node, pending.ticket] = worker
-
-    def cancel(self) -> None:
-        (node, ticket), worker = self.random.choice(list(self.waiting.items()))
-        del self.waiting[node, ticket]
-        self.nodes[node].cancel(ticket)
-        worker.ticket, worker.asked = None, -1
-        # A sample that comes for it is kept, even if there is no room for it.
-        self.here[node].forgiven_bytes += max(self.sizes)
-
-    def arrive(self, at: int) -> None:
-        letter = self.network.take(at)
-        if letter is None:
-            return
-        assert isinstance(letter.message, Take)
-        if letter.answer is None:
-            self.ask(letter.message)
-        else:
-            self.answer(letter.message, letter.answer)
-
-    def ask(self, take: Take) -> None:
-        handled = self.nodes[take.home].handle(take)
-        self.network.send(take.home, self.nodes[take.home])
-        if handled.answer is None:
-            assert not self.network.is_unanswered(take)
-            return
-        here = self.here[take.home]
-        if handled.repeated:
-            assert not handled.loads
-            assert not handled.preempted
-        else:
-            self.count_loads(take.home, handled.loads)
-            for sample in handled.kept:
-                assert self.nodes[take.home]._policy.is_resident(sample)
-            assert set(handled.kept) <= set(handled.answer.samples)
-            for sample in handled.answer.samples:
-                assert (sample in handled.preempted) == (sample in here.reserved)
-                self.revoke(take.home, sample)
-                here.came.pop(sample, None)
-            extra = handled.answer.samples[1:]
-            assert sum(self.sizes[sample] for sample in extra) <= take.room_bytes
-        self.network.post(Letter(take, handled.answer))
-        self.check(take.home)
-
-    def answer(self, take: Take, answer: Answer) -> None:
-        delivered = self.nodes[take.requester].receive(answer)
-        assert (delivered is not None) == self.network.note_answered(take)
-        self.network.send(take.requester, self.nodes[take.requester])
-        if delivered is None:
-            return
-        came = self.here[take.requester].came
-        for sample in answer.samples:
-            assert sample not in came
-            came[sample] = self.sizes[sample]
-        for ticket, served in delivered:
-            worker = self.waiting.pop((take.requester, ticket))
-            worker.ticket = None
-            assert served is not None
-            if not worker.reserves:
-                self.serve(worker, served)
-                continue
-            assert served.loads == ()
-            self.note_reserved(worker, served.sample, came=served.remote, preempted=served.preempted)
-        self.check(take.requester)
-
-    def note_reserved(self, worker: Stater, sample: int, *, came: bool, preempted: bool = False) -> None:
-        here = self.here[worker.node]
-        assert self.class_of[sample] == self.class_of[worker.asked]
-        if preempted:
-            assert here.reserved[sample][1] == came
-            self.revoke(worker.node, sample)
-        else:
-            assert (here.came.pop(sample, None) is not None) == came
-        assert not any(sample in other.reserved for other in self.here), "reserved once"
-        here.reserved[sample] = (worker, came)
-        worker.reserved = sample
-
-    def revoke(self, node: int, sample: int) -> None:
-        revoked, _ = self.here[node].reserved.pop(sample, (None, False))
-        if revoked is not None:
-            revoked.reserved = None
-
-    def serve(self, worker: Stater, served: Served) -> None:
-        here = self.here[worker.node]
-        assert served.preempted == (served.sample in here.reserved)
-        came = here.reserved[served.sample][1] if served.preempted else here.came.pop(served.sample, None) is not None
-        assert served.remote == came
-        self.revoke(worker.node, served.sample)
-        self.turn(worker, served)
-
-    def turn(self, worker: Stater, served: Served) -> None:
-        cls = self.class_of[worker.asked]
-        assert self.class_of[served.sample] == cls
-        self.turns[served.sample] += 1
-        of_class = [self.turns[sample] for sample in self.of_class[cls]]
-        assert max(of_class) - min(of_class) <= 1, "no sample has its next turn before all others had theirs"
-        self.count_loads(worker.node, served.loads)
+    def cancel(self, worker: Worker) -> None:
+        super().cancel(worker)
+        self.forgiven_bytes[worker.node] += int(self.sizes.max())
         worker.asked = -1
 
-    def count_loads(self, node: int, loads: Sequence[tuple[int, tuple[int, ...]]]) -> None:
-        for chunk, samples in loads:
-            assert all(self.nodes[0].chunk_of(sample) == chunk for sample in samples)
-            assert all(self.part_of[sample] == node for sample in samples)
-            self.loads.update(samples)
-
     def check(self, number: int) -> None:
-        node, here = self.nodes[number], self.here[number]
-        came_bytes = sum(here.came.values())
-        assert came_bytes <= node.used_bytes() <= self.limit_bytes + here.forgiven_bytes
-        assert node.held() == len(here.came)
-        assert all(node.keeps(sample) == (size > 0) for sample, size in here.came.items())
-        if not self.network.unanswered:
-            assert node.used_bytes() == came_bytes
+        super().check(number)
+        node = self.processes[number].node
+        assert self.here[number] == self.taken_by(number)
+        assert node.held() == len(self.here[number])
+        assert node.used_bytes() <= self.remote_memory_bytes + self.forgiven_bytes[number]
+
+    def put_back(self, worker: Worker, sample: int) -> None:
+        if self.processes[worker.node].node.is_taken(sample):
+            self.here[worker.node].add(sample)
+        super().put_back(worker, sample)
+
+    def came(self, number: int, answer: Answer) -> None:
+        super().came(number, answer)
+        assert not self.here[number] & {*answer.samples}
+        self.here[number].update(answer.samples)
+
+    def came_out(self, number: int, sample: int, *, preempted: bool, remote: bool) -> None:
+        super().came_out(number, sample, preempted=preempted, remote=remote)
+        assert preempted or remote == (sample in self.here[number])
+        self.here[number].discard(sample)
+        assert sample not in {worker.reserved for worker in self.workers}, "reserved once"
+
+    def handled(self, message: Message, handled: Handled) -> None:
+        if handled.answer is not None and not handled.repeated:
+            reserved = {worker.reserved for worker in self.workers if worker.node == message.home}
+            assert reserved.intersection(handled.answer.samples) == {*handled.preempted}
+            self.here[message.home].difference_update(handled.answer.samples)
+        super().handled(message, handled)
+
+    def turn(self, worker: Worker, served: Served) -> None:
+        cls = self.class_of[worker.asked]
+        self.here[worker.node].discard(served.sample)
+        super().turn(worker, served)
+        self.count_of[served.sample] += 1
+        of_class = [self.count_of[sample] for sample in self.of_class[cls]]
+        assert max(of_class) - min(of_class) <= 1, "no sample has its next turn before all others had theirs"
 
     def epochs(self, count: int, *, workers: int, stats: float) -> None:
         """Nodes that meet between epochs, each of which serves every sample once."""
-        samples, nodes = len(self.class_of), len(self.nodes)
         for epoch in range(1, count + 1):
-            order = self.random.sample(range(samples), samples)
-            self.run([order[node::nodes] for node in range(nodes)], workers=workers, stats=stats)
-            assert [self.turns[sample] for sample in range(samples)] == [epoch] * samples
+            order = self.random.sample(range(self.samples), self.samples)
+            self.read([order[node :: self.count] for node in range(self.count)], workers=workers, stats=stats)
+            assert self.count_of == dict.fromkeys(range(self.samples), epoch)
 
     def unevenly(self, requests: int, *, workers: int, stats: float, cancels: float) -> None:
         """One node may ask for much more than the others, and only for some classes."""
-        asked: list[list[int]] = [[] for _ in self.nodes]
+        asked: list[list[int]] = [[] for _ in range(self.count)]
         for _ in range(requests):
             node = min(self.random.randrange(4), len(asked) - 1)
-            asked[node].append(self.random.randrange(len(self.class_of)))
-        self.run(asked, workers=workers, stats=stats, cancels=cancels)
-        assert cancels or self.turns.total() == requests
+            asked[node].append(self.random.randrange(self.samples))
+        self.read(asked, workers=workers, stats=stats, cancels=cancels)
+        assert cancels or self.count_of.total() == requests
 
 
 networks = st.builds(

@@ -18,6 +18,7 @@ from watched import Watched
 from redoxfs.protocol import (
     Answer,
     Handled,
+    Load,
     LocalFirst,
     Message,
     PassingNode,
@@ -26,6 +27,7 @@ from redoxfs.protocol import (
     SharedPolicy,
     SlotNode,
     SlotPolicy,
+    Take,
     homes_by_vc,
 )
 from redoxfs.protocol.events import Delivered
@@ -125,6 +127,9 @@ class FailingNodes(Generic[N]):
         here = [worker for worker in self.workers if self.runs(worker.node)]
         ready = [w for w in here if w.ticket is None and not w.is_through]
         waiting = [w for w in here if w.ticket is not None]
+        awake = [w for w in ready if not w.sleeps or w.reserved is None]
+        if awake or waiting:
+            ready = awake
         if waiting and self.random.random() < cancels:
             self.cancel(self.random.choice(waiting))
             return False
@@ -299,6 +304,7 @@ class FailingNodes(Generic[N]):
         handled = home.node.handle(message)
         self.drain(message.home)
         self.handled(message, handled)
+        assert not handled.repeated or not (handled.loads or handled.preempted)
         if handled.answer is None:
             is_late = letter.sender < self.processes[message.requester].number
             assert is_late or not self.network.is_unanswered(message)
@@ -319,6 +325,7 @@ class FailingNodes(Generic[N]):
         was_unanswered = self.network.note_answered(message)
         delivered = process.node.receive(letter.answer)
         assert was_unanswered or delivered is None
+        assert delivered is not None or not was_unanswered or self.faults != Faults()
         self.drain(message.requester)
         if delivered is not None:
             self.came(message.requester, letter.answer)
@@ -553,6 +560,7 @@ class Pools(PoolNodes[LocalFirst]):
     def turn(self, worker: Worker, served: Served) -> None:
         memory = self.bytes[worker.node]
         assert self.class_of[served.sample] == self.class_of[worker.asked]
+        self.check_loads(worker.node, served.loads)
         memory.slots.update(*(load.samples for load in served.loads))
         (memory.came if served.remote else memory.slots).discard(served.sample)
         if served.kept:
@@ -563,7 +571,10 @@ class Pools(PoolNodes[LocalFirst]):
         memory = self.bytes[message.home]
         if handled.repeated or handled.answer is None:
             return
+        assert isinstance(message, Take)
         samples = handled.answer.samples
+        assert sum(self.sizes[sample] for sample in samples[1:]) <= message.room_bytes
+        self.check_loads(message.home, handled.loads)
         loaded = {sample for load in handled.loads for sample in load.samples}
         memory.slots |= loaded.difference(samples)
         for sample in samples:
@@ -579,6 +590,12 @@ class Pools(PoolNodes[LocalFirst]):
                 memory.slots.add(sample)
             elif sample not in handled.kept:
                 memory.slots.discard(sample)
+
+    def check_loads(self, number: int, loads: Sequence[Load]) -> None:
+        """A node loads its own samples, from the chunk in which they lie."""
+        for chunk, samples in loads:
+            assert {self.processes[number].node.chunk_of(sample) for sample in samples} == {chunk}
+            assert (self.part_of[[*samples]] == number).all()
 
     def before_handling(self, number: int) -> None:
         self.taken = self.taken_by(number)
