@@ -22,9 +22,6 @@ REPEATED = 0.2
 LOST = 0.2
 """Share of the letters that do not arrive."""
 
-SENT_AGAIN = 0.2
-"""How likely it is, at any step, that a message that is not answered is sent again."""
-
 Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

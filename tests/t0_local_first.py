@@ -70,18 +70,14 @@ class Pools(FailingPools):
 
     def read(self, requests: Sequence[Sequence[int]], *, workers: int, stats: float, cancels: float = 0) -> None:
         """Node i's workers make requests[i] in turns. The share ``cancels`` of the pending ones give up."""
-        self.stats, self.cancels = stats, cancels
+        self.stats = stats
         self.workers = [
             Worker(node=node, todo=list(own[first::workers]), sleeps=stats > 0 and first == 0)
             for node, own in enumerate(requests)
             for first in range(workers)
         ]
-        self.run()
+        self.run(cancels=cancels)
         assert all(worker.is_through for worker in self.workers)
-
-    def step(self, cancels: float) -> bool:
-        del cancels
-        return super().step(self.cancels)
 
     def cancel(self, worker: Worker) -> None:
         super().cancel(worker)

@@ -72,10 +72,11 @@ class FailingNodes(Generic[N]):
     As the transport does, it repeats messages until they are answered. It reports another node's restart before it
     hands in anything from the new process; from then on it refuses messages of the old one, and a message that was sent
     to one process reaches no other. ``late_answers``: answers of the old process may still come; otherwise only until
-    the message has been sent to the new one.
+    the message has been sent to the new one. ``put_backs``: how likely a worker undoes what a stat has reserved.
     """
 
     late_answers = False
+    put_backs = 0.3
 
     def __init__(self, seed: int, *, nodes: int, samples: int, faults: Faults, stats: float, cancels: float) -> None:
         self.random = random.Random(seed)
@@ -107,15 +108,15 @@ class FailingNodes(Generic[N]):
                     todo = [self.random.randrange(self.samples) for _ in range(requests)]
                     self.workers.append(Worker(node=number, todo=todo))
 
-    def run(self, *, steps: int = 0) -> None:
+    def run(self, *, steps: int = 0, cancels: float = 0) -> None:
         """With ``steps``, run so many with faults; otherwise run without faults until all requests that can be served
-        are.
+        are, and at each step let one be given up that waits, with the probability ``cancels``.
         """
         most = steps or STEPS_PER_TURN * (10 + sum(len(worker.todo) for worker in self.workers))
         for _ in range(most):
             if steps and self.random.random() < EVENT:
                 self.befall()
-            elif self.step(self.cancels if steps else 0) and not steps and self.are_hopeless():
+            elif self.step(self.cancels if steps else cancels) and not steps and self.are_hopeless():
                 return
             elif not steps and self.random.random() < EVENT:
                 self.give_up_hope()
@@ -255,7 +256,7 @@ class FailingNodes(Generic[N]):
         node = self.processes[worker.node].node
         if worker.reserved is not None:
             reserved, worker.reserved = worker.reserved, None
-            if self.random.random() < 0.3:
+            if self.random.random() < self.put_backs:
                 self.put_back(worker, reserved)
             else:
                 is_taken = node.is_taken(reserved)
@@ -763,7 +764,7 @@ def check_pools(network: Pools, *, requests: int, workers: int) -> None:
 
 
 class Slots(FailingNodes[SlotNode]):
-    """The paper's protocol on several nodes."""
+    """The paper's protocol on several nodes. The last ``rest`` places of the last chunk are holes."""
 
     def __init__(
         self,
@@ -778,18 +779,21 @@ class Slots(FailingNodes[SlotNode]):
         faults: Faults,
         stats: float = 0,
         cancels: float = 0,
+        rest: int = 0,
     ) -> None:
-        self.cells = np.arange(chunks * CHUNK_SIZE, dtype=np.int32).reshape(chunks, CHUNK_SIZE)
+        samples = chunks * CHUNK_SIZE - rest
+        cells = np.arange(chunks * CHUNK_SIZE, dtype=np.int32).reshape(chunks, CHUNK_SIZE)
+        self.cells = np.where(cells < samples, cells, -1).astype(np.int32)
         self.starts = np.append(np.arange(0, chunks, per_vc), chunks).astype(np.int32)
         self.window, self.room, self.reads_alone, self.count = window, room, reads_alone, nodes
-        self.columns = SlotPolicy(self.cells, self.starts, samples=self.cells.size, seed=0).columns
+        self.columns = SlotPolicy(self.cells, self.starts, samples=samples, seed=0).columns
         self.homes = homes_by_vc(self.columns, CHUNK_SIZE, nodes)
         self.policies: list[Watched] = []
         self.turns: Counter[int] = Counter()
         self.degraded_before = 0
         self.epoch = 0
         self.orders: dict[int, npt.NDArray[np.int32]] = {}
-        super().__init__(seed, nodes=nodes, samples=self.cells.size, faults=faults, stats=stats, cancels=cancels)
+        super().__init__(seed, nodes=nodes, samples=samples, faults=faults, stats=stats, cancels=cancels)
 
     def new_node(self, number: int, start: int) -> SlotNode:
         seed = self.seed + number + 10 * start

@@ -2,23 +2,22 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import CHUNK_SIZE, SENT_AGAIN, Letter, Network, Worker
-from watched import Watched
+from networks import CHUNK_SIZE, Worker
+from t0_lost_nodes import Faults
+from t0_lost_nodes import Slots as FailingSlots
 
-from redoxfs.protocol import Answer, Message, Pending, Served, SlotNode, homes_by_vc
+from redoxfs.protocol import Delivered, Pending
 
 pytestmark = pytest.mark.slow
-
-STEPS_PER_REQUEST = 1000
-"""A request that takes more waits forever: it takes ten at most, a message that is lost ten times takes a hundred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,190 +32,77 @@ class Habits:
     cancel: float = 0.0
 
 
-class Slots:
-    """Nodes, and workers that ask them over a network and wait for the answers."""
+class Slots(FailingSlots):
+    """Nodes that do not fail. ``given_up``: how many requests were cancelled and not made again."""
 
-    def __init__(self, seed: int, *, nodes: int, chunks: int, per_vc: int, window: int, room: int, rest: int) -> None:
-        self.random = random.Random(seed)
-        cells = np.arange(chunks * CHUNK_SIZE, dtype=np.int32)
-        cells[cells >= len(cells) - rest] = -1
-        self.samples = int((cells >= 0).sum())
-        starts = np.append(np.arange(0, chunks, per_vc), chunks).astype(np.int32)
-        table = cells.reshape(chunks, CHUNK_SIZE)
-        self.policies = [Watched(table, starts, samples=self.samples, seed=seed + i) for i in range(nodes)]
-        self.columns = self.policies[0].columns
-        self.homes = homes_by_vc(self.columns, CHUNK_SIZE, nodes)
-        sizes = np.ones(self.samples, np.int32)
-        self.limit = room
-        self.nodes = [
-            SlotNode(i, policy, self.homes, sizes, remote_memory_bytes=room, window=window)
-            for i, policy in enumerate(self.policies)
-        ]
-        self.network = Network(self.random)
-        self.workers: list[Worker] = []
-        self.served: list[int] = []
+    def __init__(self, seed: int, **shape: Any) -> None:
+        super().__init__(seed, reads_alone=True, faults=Faults(), **shape)
+        self.nodes = [process.node for process in self.processes]
         self.given_up = 0
 
-    def epoch(
+    def follow(self, epoch: int, orders: Sequence[npt.NDArray[np.int32]]) -> None:
+        for node in self.nodes:
+            for requester, order in enumerate(orders):
+                node.follow(requester, epoch, order)
+
+    def read(
         self,
         epoch: int,
-        orders: list[npt.NDArray[np.int32]],
+        orders: Sequence[npt.NDArray[np.int32]],
         *,
         workers: int,
         strays: int = 0,
         habits: Habits = Habits(),
     ) -> None:
         """Every node's workers ask for its order, in turns; ``strays`` requests beyond it are for any sample."""
-        for node in self.nodes:
-            for requester, order in enumerate(orders):
-                node.follow(requester, epoch, order)
+        self.follow(epoch, orders)
+        self.stats, self.put_backs = habits.reserve, habits.put_back
         self.workers = []
-        for i, order in enumerate(orders):
-            for worker in range(workers):
-                own = order[worker::workers].tolist()
+        for node, order in enumerate(orders):
+            for first in range(workers):
+                worker = Worker(node=node, todo=order[first::workers].tolist())
                 for _ in range(strays):
-                    own.insert(self.random.randint(0, len(own)), self.random.randrange(self.samples))
-                self.workers.append(Worker(node=i, todo=own))
-        steps = STEPS_PER_REQUEST * (1 + sum(len(worker.todo) for worker in self.workers))
-        while (
-            self.network.unanswered or self.network.under_way or not all(worker.is_through for worker in self.workers)
-        ):
-            self.step(habits)
-            steps -= 1
-            assert steps, "somebody waits forever"
+                    self.ask_later(worker, self.random.randrange(self.samples))
+                self.workers.append(worker)
+        self.run(cancels=habits.cancel)
+        assert all(worker.is_through for worker in self.workers)
 
-    def step(self, habits: Habits) -> None:
-        ready = [
-            w for w in self.workers if not w.is_through and (w.ticket is None or self.random.random() < habits.cancel)
-        ]
-        choices = len(ready) + len(self.network.under_way)
-        if self.network.unanswered and (choices == 0 or self.random.random() < SENT_AGAIN):
-            self.network.send_again()
-            return
-        if choices == 0:
-            return
-        at = self.random.randrange(choices)
-        if at < len(ready):
-            self.act(ready[at], habits)
-        else:
-            self.arrive(at - len(ready))
+    def ask_later(self, worker: Worker, path: int) -> None:
+        worker.todo.insert(self.random.randint(0, len(worker.todo)), path)
 
-    def act(self, worker: Worker, habits: Habits) -> None:
-        """A worker's next step."""
+    def put_back(self, worker: Worker, sample: int) -> None:
         node = self.nodes[worker.node]
-        if worker.ticket is not None:
-            node.cancel(worker.ticket)
-            path, worker.ticket, worker.asked = worker.asked, None, -1
-            self.ask_again(worker, path)
-        elif worker.reserved is not None:
-            path, sample = worker.asked, worker.reserved
-            worker.reserved, worker.asked = None, -1
-            if self.random.random() < habits.put_back:
-                kept = node.put_back(sample)
-                if self.homes[sample] != worker.node:
-                    assert kept <= node.keeps(sample)
-                worker.todo.insert(self.random.randint(0, len(worker.todo)), path)
-            else:
-                self.serve(path, node.take(sample))
-        else:
-            path = worker.todo.pop(0)
-            reserved = node.reserve(path) if self.random.random() < habits.reserve else None
-            if reserved is None:
-                self.request(worker, path)
-            elif isinstance(reserved, Pending):
-                worker.ticket, worker.asked, worker.reserves = reserved.ticket, path, True
-            else:
-                self.note_reserved(worker, path, reserved)
-        self.send(worker.node)
+        kept = node.put_back(sample)
+        if self.homes[sample] != worker.node:
+            assert kept <= node.keeps(sample)
+        self.ask_later(worker, worker.asked)
+        worker.asked = -1
 
-    def ask_again(self, worker: Worker, path: int) -> None:
+    def cancel(self, worker: Worker) -> None:
+        path = worker.asked
+        super().cancel(worker)
+        worker.asked = -1
         if self.random.random() < 0.5:
-            worker.todo.insert(self.random.randint(0, len(worker.todo)), path)
+            self.ask_later(worker, path)
         else:
             self.given_up += 1
 
-    def request(self, worker: Worker, path: int) -> None:
-        outcome = self.nodes[worker.node].request(path)
-        if isinstance(outcome, Pending):
-            worker.ticket, worker.asked, worker.reserves = outcome.ticket, path, False
-            return
-        if outcome.preempted:
-            self.preempt(worker.node, [outcome.sample])
-        self.serve(path, outcome)
+    def deliver(self, number: int, delivered: Sequence[Delivered]) -> None:
+        assert all(served is not None and served.remote for _, served in delivered)
+        super().deliver(number, delivered)
 
-    def serve(self, path: int, served: Served) -> None:
-        assert self.columns[served.sample] == self.columns[path]
-        self.served.append(served.sample)
-
-    def note_reserved(self, worker: Worker, path: int, sample: int) -> None:
-        assert self.columns[sample] == self.columns[path]
-        others = [w.reserved for w in self.workers if w.node == worker.node and w.reserved is not None]
-        assert sample not in others, "a sample is reserved for one path"
-        worker.asked, worker.reserved = path, sample
-
-    def preempt(self, node: int, samples: Iterable[int]) -> None:
-        """Workers whose reservation of one of ``samples`` was preempted ask again."""
-        for sample in samples:
-            (revoked,) = (w for w in self.workers if w.node == node and w.reserved == sample)
-            revoked.todo.insert(0, revoked.asked)
-            revoked.reserved, revoked.asked = None, -1
-
-    def send(self, number: int) -> None:
-        node = self.nodes[number]
-        self.network.send(number, node)
-        assert 0 <= node.used_bytes() <= self.limit
-
-    def arrive(self, at: int) -> None:
-        letter = self.network.take(at)
-        if letter is None:
-            return
-        if letter.answer is not None:
-            self.receive(letter.message, letter.answer)
-            return
-        message = letter.message
-        handled = self.nodes[message.home].handle(message)
-        self.preempt(message.home, handled.preempted)
-        if handled.repeated:
-            assert (handled.loads, handled.preempted) == ((), ())
-        if handled.answer is None:
-            assert not self.network.is_unanswered(message)
-        else:
-            self.network.post(Letter(message, handled.answer))
-
-    def receive(self, message: Message, answer: Answer) -> None:
-        at = message.requester
-        delivered = self.nodes[at].receive(answer)
-        assert (delivered is not None) == self.network.note_answered(message)
-        for ticket, served in delivered or ():
-            assert served is not None
-            assert served.remote
-            assert served.sample in answer.samples
-            (worker,) = (w for w in self.workers if w.node == at and w.ticket == ticket)
-            path, worker.ticket, worker.asked = worker.asked, None, -1
-            if worker.reserves:
-                self.note_reserved(worker, path, served.sample)
-            else:
-                self.serve(path, served)
-        self.send(at)
-
-    def check_laps(self) -> None:
-        """A home gives every sample of a column once before it gives any a second time."""
-        given: Counter[tuple[int, int]] = Counter()
-        for policy in self.policies:
-            given += policy.gave
-        assert not given or max(given.values()) == 1
-        turns = Counter(sample for sample, _ in given)
+    def check_all(self, made: int) -> None:
+        """Of ``made`` requests all but those given up were served, and a home gives every sample of a column once
+        before it gives any a second time. Samples that answered no request lie at a node.
+        """
+        self.check_turns()
+        self.check_balance()
+        assert self.turns.total() == made - self.given_up
+        given = Counter(sample for policy in self.policies for sample, _ in policy.gave)
         for column in np.unique(self.columns):
-            counts = [turns[int(sample)] for sample in np.flatnonzero(self.columns == column)]
+            counts = [given[int(sample)] for sample in np.flatnonzero(self.columns == column)]
             assert max(counts) - min(counts) <= 1
-
-    def check_balance(self, made: int) -> None:
-        """Of ``made`` requests all but those given up were served; samples that answered none of them lie at a node."""
-        assert len(self.served) == made - self.given_up
-        given = sum(sum(policy.gave.values()) for policy in self.policies)
-        assert given - len(self.served) == sum(node.held() for node in self.nodes)
-        for node in self.nodes:
-            assert node.used_bytes() <= node.held()
+        assert all(node.used_bytes() <= node.held() for node in self.nodes)
 
 
 networks = st.builds(
@@ -234,7 +120,7 @@ shares = st.sampled_from([0.0, 0.2, 0.8])
 
 stating = st.builds(Habits, reserve=shares, put_back=shares)
 
-cancelling = st.builds(Habits, reserve=shares, put_back=shares, cancel=st.sampled_from([0.02, 0.2, 1.0]))
+cancelling = st.builds(Habits, reserve=shares, put_back=shares, cancel=st.sampled_from([0.02, 0.2, 0.5]))
 
 
 def orders_of(network: Slots) -> list[npt.NDArray[np.int32]]:
@@ -244,11 +130,18 @@ def orders_of(network: Slots) -> list[npt.NDArray[np.int32]]:
 
 def check_exact(network: Slots, epochs: int, *, workers: int, habits: Habits) -> None:
     for epoch in range(epochs):
-        network.served.clear()
-        network.epoch(epoch, orders_of(network), workers=workers, habits=habits)
-        assert sorted(network.served) == list(range(network.samples))
-    network.check_laps()
+        network.read(epoch, orders_of(network), workers=workers, habits=habits)
+        assert network.turns == dict.fromkeys(range(network.samples), epoch + 1)
+    network.check_all(epochs * network.samples)
     assert all(node.used_bytes() == node.held() == 0 for node in network.nodes)
+
+
+def check_off_the_trace(network: Slots, epochs: range, *, workers: int, strays: int, habits: Habits) -> None:
+    made = network.turns.total()
+    for epoch in epochs:
+        network.read(epoch, orders_of(network), workers=workers, strays=strays, habits=habits)
+        made += network.samples + strays * workers * len(network.nodes)
+    network.check_all(made)
 
 
 @given(networks, st.integers(1, 4), stating)
@@ -258,24 +151,14 @@ def test_each_epoch_serves_every_sample_once(network: Slots, workers: int, habit
 
 @given(networks, st.integers(1, 4), st.integers(0, 5), stating)
 def test_requests_off_the_trace_lose_no_sample(network: Slots, workers: int, strays: int, habits: Habits) -> None:
-    made = 0
-    for epoch in range(3):
-        network.epoch(epoch, orders_of(network), workers=workers, strays=strays, habits=habits)
-        made += network.samples + strays * workers * len(network.nodes)
-    network.check_laps()
-    network.check_balance(made)
+    check_off_the_trace(network, range(3), workers=workers, strays=strays, habits=habits)
 
 
 @given(networks, st.integers(1, 4), st.integers(0, 2), cancelling)
 def test_samples_of_cancelled_requests_go_to_later_ones(
     network: Slots, workers: int, strays: int, habits: Habits
 ) -> None:
-    made = 0
-    for epoch in range(3):
-        network.epoch(epoch, orders_of(network), workers=workers, strays=strays, habits=habits)
-        made += network.samples + strays * workers * len(network.nodes)
-    network.check_laps()
-    network.check_balance(made)
+    check_off_the_trace(network, range(3), workers=workers, strays=strays, habits=habits)
 
 
 def test_a_thousand_networks() -> None:
@@ -303,14 +186,9 @@ def check_network(seed: int) -> None:
     habits = Habits(draw.choice([0.0, 0.6]), draw.choice([0.2, 0.6]))
     epochs = draw.randint(1, 2)
     check_exact(network, epochs, workers=workers, habits=habits)
-    network.served.clear()
-    for policy in network.policies:
-        policy.gave.clear()
     anything = Habits(habits.reserve, habits.put_back, draw.choice([0.0, 0.02, 0.2]))
-    strays = draw.randint(0, 2)
-    network.epoch(epochs, orders_of(network), workers=workers, strays=strays, habits=anything)
-    network.check_laps()
-    network.check_balance(network.samples + strays * workers * len(network.nodes))
+    last = range(epochs, epochs + 1)
+    check_off_the_trace(network, last, workers=workers, strays=draw.randint(0, 2), habits=anything)
 
 
 def test_prefetching_saves_messages() -> None:
@@ -318,9 +196,7 @@ def test_prefetching_saves_messages() -> None:
     for window in (1, 50):
         network = Slots(3, nodes=3, chunks=240, per_vc=8, window=window, room=10_000, rest=0)
         orders = orders_of(network)
-        for node in network.nodes:
-            for i, order in enumerate(orders):
-                node.follow(i, 0, order)
+        network.follow(0, orders)
         messages[window] = sum(in_step(network, requests) for requests in zip(*map(list, orders), strict=True))
         hits = sum(map(len, orders)) - messages[window] - at_home(network, orders)
         assert sum(node.prefetched for node in network.nodes) == hits
