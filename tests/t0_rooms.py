@@ -14,6 +14,9 @@ ROOT = PACKAGE.parent
 BELOW_ALL = {"arrays", "late"}
 """Modules that every room may import, and that import no room."""
 
+PURE = {"collections", "dataclasses", "enum", "itertools", "numpy", "redoxfs.arrays", "redoxfs.protocol", "typing"}
+"""The standard library's pure parts and numpy, which the core may import beside itself."""
+
 ROOM = re.compile(r"^      (\w+)/ .*→ (.+)$", re.MULTILINE)
 """A line of the table of rooms: its name, and what its arrow points to."""
 
@@ -31,6 +34,12 @@ def imported(room: str) -> set[str]:
 
 
 def imported_by(sources: Iterable[Path]) -> set[str]:
+    """What sources import of redoxfs: rooms, and modules below them."""
+    modules = modules_imported_by(sources)
+    return {parts[1] for module in modules if (parts := module.split("."))[0] == "redoxfs" and len(parts) > 1}
+
+
+def modules_imported_by(sources: Iterable[Path]) -> set[str]:
     modules: set[str] = set()
     for source in sources:
         for node in ast.walk(ast.parse(source.read_text())):
@@ -39,7 +48,7 @@ def imported_by(sources: Iterable[Path]) -> set[str]:
             elif isinstance(node, ast.ImportFrom):
                 assert node.level == 0, source
                 modules.add(node.module or "")
-    return {parts[1] for module in modules if (parts := module.split("."))[0] == "redoxfs" and len(parts) > 1}
+    return modules
 
 
 def test_each_room_imports_the_rooms_that_its_arrow_points_to() -> None:
@@ -50,6 +59,14 @@ def test_each_room_imports_the_rooms_that_its_arrow_points_to() -> None:
 
 def test_what_lies_below_all_rooms_imports_none() -> None:
     assert imported_by(PACKAGE / f"{name}.py" for name in BELOW_ALL) == set()
+
+
+def test_the_core_imports_nothing_that_does_io() -> None:
+    """Nor does what it imports."""
+    sources = [PACKAGE / "arrays.py", *(PACKAGE / "protocol").rglob("*.py")]
+    assert len(sources) >= 12
+    modules = modules_imported_by(sources)
+    assert not {module for module in modules if not any(f"{module}.".startswith(f"{name}.") for name in PURE)}
 
 
 def test_arrows_point_down() -> None:
