@@ -35,7 +35,7 @@ from typing import Any, NoReturn, TextIO
 
 LARGEST_REQUEST_BYTES = 1 << 20
 MOST_DESCRIPTORS = 64
-CLONE_NEWNET = 0x40000000
+CLONE_NEWNS = 0x00020000
 HEARD, REAPED = b"heard", b"reaped"
 
 Request = tuple[dict[str, Any], list[int]]
@@ -137,11 +137,14 @@ def become(asked: dict[str, Any], descriptors: list[int]) -> None:
             # One of them listed the others.
             with suppress(OSError):
                 os.close(number)
-    if asked["net"] is not None:
-        net = os.open(asked["net"], os.O_RDONLY)
-        if ctypes.CDLL(None, use_errno=True).setns(net, CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), "setns", asked["net"])
-        os.close(net)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if asked["namespace"] is not None:
+        entered = os.open(asked["namespace"], os.O_RDONLY)
+        if libc.setns(entered, 0) != 0:
+            raise OSError(ctypes.get_errno(), "setns", asked["namespace"])
+        os.close(entered)
+    if asked["own_mounts"] and libc.unshare(CLONE_NEWNS) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
     os.umask(asked["umask"])
     for limit, values in asked["limits"]:
         resource.setrlimit(limit, tuple(values))

@@ -27,6 +27,9 @@ from fork_server import HEARD, REAPED
 EXECUTED = ("env",)
 """Before a command: starts a new process of it."""
 
+OWN_MOUNTS = ("unshare", "--mount", "--propagation", "unchanged")
+"""Before a command: gives it a copy of the mounts of its namespace, in which those that are shared there are too."""
+
 SERVER = Path(__file__).with_name("fork_server.py")
 
 MODULES = "redoxfs.*,PIL.Image"
@@ -118,6 +121,17 @@ def program(command: list[str]) -> bytes | None:
     return None if CHANGES_REDOXFS.search(text) else text
 
 
+def entered(command: list[str]) -> tuple[str | None, bool, list[str]]:
+    """The namespace that a command enters, whether it makes one of mounts, and the command that it runs there."""
+    namespace, own_mounts = None, False
+    match command:
+        case ["nsenter", word, *rest] if word.startswith(("--net=", "--mount=")):
+            namespace, command = word.partition("=")[2], rest[1:] if rest[:1] == ["--"] else rest
+    if command[: len(OWN_MOUNTS)] == [*OWN_MOUNTS]:
+        own_mounts, command = True, command[len(OWN_MOUNTS) :]
+    return namespace, own_mounts, command
+
+
 class Popen(subprocess.Popen[AnyStr]):
     """`subprocess.Popen`, which forks a command of this Python if it can.
 
@@ -135,9 +149,7 @@ class Popen(subprocess.Popen[AnyStr]):
         command: list[str] = []
         if not shell and not isinstance(args, (str, bytes, os.PathLike)):
             command = [os.fsdecode(word) for word in args]
-        net = None
-        if command[:1] == ["nsenter"] and command[1].startswith("--net="):
-            net, command = command[1].removeprefix("--net="), command[2:]
+        namespace, own_mounts, command = entered(command)
         variables = os.environ if env is None else env
         environment = {os.fsdecode(name): os.fsdecode(value) for name, value in variables.items()}
         text = program(command)
@@ -155,7 +167,8 @@ class Popen(subprocess.Popen[AnyStr]):
             self.pid, self._end = forks.fork(
                 {
                     "command": command,
-                    "net": net,
+                    "namespace": namespace,
+                    "own_mounts": own_mounts,
                     "new_session": new_session,
                     "targets": [0, 1, 2, *pass_fds],
                     "umask": own_umask(),

@@ -21,6 +21,7 @@ from typing import Any
 import grpc
 import machine
 import pytest
+from forks import OWN_MOUNTS
 from machine import OTHERS_CLEARED
 from patience import PATIENCE_S
 
@@ -141,7 +142,7 @@ class Node:
     def start_plugin(self, *more: str, within: Sequence[str] = ()) -> None:
         """Start the plugin, by a command that ``within`` begins; alone it has the node's pids (`hostPID`)."""
         self.plugin = self.start(
-            *("unshare", "--mount", "--propagation", "unchanged"),
+            *OWN_MOUNTS,
             *within,
             *self.command(
                 "csi",
