@@ -39,6 +39,13 @@ def test_what_is_left_is_listed_and_the_commands_remove_it(
     assert main(["doctor", "--left", "/"]) == 2
 
 
+def test_the_runtime_folder_of_the_environment_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "redoxfs").mkdir()
+    assert f"rm -r {tmp_path / 'redoxfs'}" in [each.command for each in left.left()]
+
+
 def test_units_of_mounts_are_removed_by_their_escaped_names_and_drop_ins_as_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,9 +181,7 @@ def _mark(mountpoint: Path) -> str:
 
 def _runtime_bases() -> Iterator[Path]:
     """Folders that may hold ours, best first. After `sudo`, the variable may still name another user's folder."""
-    given = os.environ.get("XDG_RUNTIME_DIR", "")
-    if os.path.isabs(given) and _is_private(Path(given)):
-        yield Path(given)
+    yield from _of_environment()
     if os.geteuid() == 0:
         yield _OF_ROOT
     elif _is_private(_of_user()):
@@ -196,9 +194,15 @@ def _runtime_bases() -> Iterator[Path]:
     yield from _further_bases()
 
 
+def _of_environment() -> Iterator[Path]:
+    given = os.environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(given) and _is_private(Path(given)):
+        yield Path(given)
+
+
 def _every_base() -> list[Path]:
-    """Those that exist, whatever the environment of the process that used them."""
-    bases = [_of_user(), _OF_ROOT, _own_base(), *_further_bases()]
+    """Those that exist: of this environment, and wherever a process with another one has its own."""
+    bases = [*_of_environment(), _of_user(), _OF_ROOT, _own_base(), *_further_bases()]
     return [base for base in bases if _is_base(base)]
 
 
