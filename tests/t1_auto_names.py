@@ -1,4 +1,4 @@
-"""`--classes auto` with names of files that may be doubts. Rows of the table in docs/classes.md are in auto_names.txt."""
+"""`--classes auto` with names of files that may be doubts. Some in auto_names.txt are rows of docs/classes.md."""
 
 from __future__ import annotations
 

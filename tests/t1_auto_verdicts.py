@@ -1,4 +1,4 @@
-"""`--classes auto` on trees shaped like common datasets: the table in docs/classes.md, row by row."""
+"""`--classes auto` on trees shaped like common datasets, among them the rows of the table in docs/classes.md."""
 
 from __future__ import annotations
 

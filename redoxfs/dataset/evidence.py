@@ -9,7 +9,7 @@ weighed: a wrong "none" costs the user one option, a wrong "dir" costs a trainin
 it.
 
 A check is a function from the Scene to a Doubt or None. To add a check, add it to CHECKS (cheap and frequent ones
-first) and add a row to the table in docs/classes.md.
+first) and name its doubt in docs/classes.md.
 """
 
 from __future__ import annotations
