@@ -120,6 +120,12 @@ def test_an_alert_says_how_bad_it_is_and_what_to_do() -> None:
         assert rule["annotations"]["description"].endswith(".")
 
 
+def test_the_alert_of_a_node_that_cannot_be_reached_names_the_command_that_shows_it() -> None:
+    """`redoxfs nodes` lists the nodes, without their states."""
+    (rule,) = [rule for rule in alerts() if rule["alert"] == "RedoxfsDegraded"]
+    assert "Run redoxfs status {{ $labels.mount }} " in rule["annotations"]["description"]
+
+
 def test_the_page_has_every_alert_with_its_severity() -> None:
     page = (ROOT / "docs/metrics.md").read_text()
     rows = dict(re.findall(r"^\| `(Redoxfs\w+)` \| (\w+) \|", page, re.MULTILINE))
