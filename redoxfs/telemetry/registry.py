@@ -165,7 +165,7 @@ METRICS: tuple[Metric, ...] = (
         "lap_turns",
         GAUGE,
         "laps.*.turns",
-        "Samples that had their turn in that lap. Of several nodes: turns that this node gave in it.",
+        "Samples that had their turn in that lap. With several nodes: turns that this node gave in it.",
         labels=("tree",),
     ),
     Metric("lap_samples", GAUGE, "laps.*.samples", "Samples of the class tree, which a lap has.", labels=("tree",)),
