@@ -5,7 +5,6 @@ import gc
 import os
 import random
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 

@@ -4,7 +4,6 @@ To connect takes one round trip. The port of a node that has not been started is
 network; so the two are told apart. Nothing is sent.
 """
 
-import json
 import socket
 import statistics
 import time
@@ -14,7 +13,7 @@ from typing import Any
 
 from redoxfs.doctor.result import Result, ok, problem, warning
 from redoxfs.launch.addresses import joined, split_address
-from redoxfs.launch.deadline import run_in_child
+from redoxfs.launch.deadline import call_in_child
 
 CONNECT_S = 3.0
 """For one connection: three attempts of TCP, which waits 1 s before the second."""
@@ -32,7 +31,7 @@ def check_nodes(addresses: Sequence[str]) -> list[Result]:
     # A resolver may take as long again.
     most_s = CONNECT_S * (ATTEMPTS + 2)
     try:
-        found: list[dict[str, Any]] = json.loads(run_in_child(lambda: _try_all(nodes), most_s))
+        found = call_in_child(lambda: _try_all(nodes), most_s)
     except TimeoutError:
         return [problem("nodes", f"no answer within {most_s:g} s, from the resolver perhaps", "getent hosts NAME")]
     except OSError as failure:
@@ -40,9 +39,9 @@ def check_nodes(addresses: Sequence[str]) -> list[Result]:
     return [_result(host, port, each) for (host, port), each in zip(nodes, found, strict=True)]
 
 
-def _try_all(nodes: Sequence[tuple[str, int]]) -> bytes:
+def _try_all(nodes: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
     with ThreadPoolExecutor(max(1, len(nodes))) as pool:
-        return json.dumps(list(pool.map(_try, nodes))).encode("ascii")
+        return list(pool.map(_try, nodes))
 
 
 def _try(node: tuple[str, int]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ It is read in children with a deadline, since the kernel lets a reader of some o
 Nothing is read that may hold secrets: neither its environment nor its memory.
 """
 
-import json
 import os
 import socket
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from redoxfs.launch.deadline import run_in_child
+from redoxfs.launch.deadline import call_in_child
 from redoxfs.launch.memory import group_folders, groups_of
 from redoxfs.linux.mount_table import read_mounts
 from redoxfs.linux.pids import pid_of_peer
@@ -74,8 +73,7 @@ def owner_of(pid: int) -> int | None:
 
 def _in_child(work: Callable[[], dict[str, str]], names: tuple[str, ...]) -> dict[str, str]:
     try:
-        told: dict[str, str] = json.loads(run_in_child(lambda: json.dumps(work()).encode("ascii"), ANSWER_S))
-        return told
+        return call_in_child(work, ANSWER_S)
     except TimeoutError:
         return dict.fromkeys(names, f"[the kernel did not answer within {ANSWER_S:g} s]\n")
     except OSError as failure:

@@ -4,7 +4,6 @@ The verdict is that of the scan which `mount` and `inspect` make, with the same 
 deadline, since a first scan of slow storage may take long. Redoing it costs little: scans are kept.
 """
 
-import json
 import os
 import re
 import shlex
@@ -19,7 +18,7 @@ from redoxfs.doctor.estimate import estimate as estimated
 from redoxfs.doctor.result import Level, Result, advice, ok, problem, warning
 from redoxfs.doctor.storage import Probe
 from redoxfs.doctor.verdict import NAME, fitting, rate
-from redoxfs.launch.deadline import run_in_child
+from redoxfs.launch.deadline import call_in_child
 from redoxfs.launch.memory import available_memory, default_memory
 from redoxfs.launch.options import DatasetOptions, MemoryOptions
 from redoxfs.launch.path_status import PathStatus
@@ -63,27 +62,24 @@ class Facts:
 def look(source: PathStatus, timeout_s: float) -> Facts | Result:
     """The dataset in SOURCE, or why it cannot be served."""
 
-    def answer() -> bytes:
+    def answer() -> Facts | str:
         _quiet()
         try:
-            return json.dumps(_facts(source, timeout_s)).encode("ascii")
+            return _facts(source, timeout_s)
         except Exception as error:  # it is reported, and the child ends
-            return json.dumps({"error": str(error) or type(error).__name__}).encode("ascii")
+            return str(error) or type(error).__name__
 
     inspect = f"redoxfs inspect {shlex.quote(source.asked)}"
     try:
-        found = json.loads(run_in_child(answer, timeout_s))
+        found = call_in_child(answer, timeout_s)
     except TimeoutError:
         return warning("dataset", f"the scan takes longer than {timeout_s:g} s, so there is no advice", inspect)
     except OSError as failure:
         return problem("dataset", str(failure.strerror), inspect)
-    if "error" in found:
-        return problem("dataset", found["error"], inspect)
-    known: dict[str, Any] = {**found, "evidence": tuple(found["evidence"]), "saw": tuple(found["saw"])}
-    return Facts(**known)
+    return problem("dataset", found, inspect) if isinstance(found, str) else found
 
 
-def _facts(source: PathStatus, timeout_s: float) -> dict[str, Any]:
+def _facts(source: PathStatus, timeout_s: float) -> Facts:
     import stat
 
     from redoxfs.node import pool_memory_for
@@ -94,22 +90,22 @@ def _facts(source: PathStatus, timeout_s: float) -> dict[str, Any]:
     )
     catalog = dataset.catalog
     regular = catalog.tree.kind_mask(stat.S_IFREG)
-    return {
-        "mode": str(catalog.verdict.mode),
-        "line": catalog.verdict.line,
-        "evidence": evidence(catalog.verdict),
-        "saw": list(catalog.verdict.saw),
-        "files": int(regular.sum()),
-        "samples": len(catalog.class_of),
-        "classes": len(catalog.class_names),
-        "total_bytes": int(catalog.sample_bytes.sum()),
-        "file_bytes": int(catalog.tree.size[regular].sum()),
-        "shards": 0 if dataset.index is None else len(dataset.index.positions.shard_names),
-        "is_archive": dataset.kind == "archives",
-        "chunk_size": dataset.chunk_size,
-        "least_memory": pool_memory_for(catalog, dataset.cells, 0.0),
-        "tenth_memory": pool_memory_for(catalog, dataset.cells, _TEN_PERCENT),
-    }
+    return Facts(
+        mode=str(catalog.verdict.mode),
+        line=catalog.verdict.line,
+        evidence=tuple(evidence(catalog.verdict)),
+        saw=tuple(catalog.verdict.saw),
+        files=int(regular.sum()),
+        samples=len(catalog.class_of),
+        classes=len(catalog.class_names),
+        total_bytes=int(catalog.sample_bytes.sum()),
+        file_bytes=int(catalog.tree.size[regular].sum()),
+        shards=0 if dataset.index is None else len(dataset.index.positions.shard_names),
+        is_archive=dataset.kind == "archives",
+        chunk_size=dataset.chunk_size,
+        least_memory=pool_memory_for(catalog, dataset.cells, 0.0),
+        tenth_memory=pool_memory_for(catalog, dataset.cells, _TEN_PERCENT),
+    )
 
 
 def _quiet() -> None:

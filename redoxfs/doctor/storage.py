@@ -14,7 +14,6 @@ lost. Python takes 30 to 60 µs for a file: storage beyond some 15,000 files a s
 import contextlib
 import errno
 import itertools
-import json
 import os
 import random
 import shlex
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from redoxfs.doctor.result import Result, ok, problem, warning
-from redoxfs.launch.deadline import run_in_child
+from redoxfs.launch.deadline import call_in_child
 from redoxfs.launch.sizes import counted, format_bytes, format_time
 from redoxfs.linux.mount_table import mount_of, read_mounts
 from redoxfs.packed.index import is_packed
@@ -159,7 +158,7 @@ def probe(folder: Path, seconds: float = DEFAULT_PROBE_S, shards: Sequence[str] 
     try:
         found: dict[str, Any] = {"files": list(shards[:MOST_FILES]), "packed": True}
         if not shards:
-            found = _in_child(lambda: _choose(folder, seconds * ROUND_SHARE * 2, patience_s, at_random), choose_s)
+            found = call_in_child(lambda: _choose(folder, seconds * ROUND_SHARE * 2, patience_s, at_random), choose_s)
     except OSError as failure:
         if isinstance(failure, PermissionError):
             return _refused(folder, str(failure.strerror))
@@ -178,7 +177,7 @@ def probe(folder: Path, seconds: float = DEFAULT_PROBE_S, shards: Sequence[str] 
     if trouble is None and budget.left_s > 0:
         most_s = min(seconds * ROUND_SHARE * 2, max(budget.left_s, seconds * ROUND_SHARE))
         with contextlib.suppress(OSError):
-            long_per_s = _in_child(lambda: _long(folder, files, most_s, max(0, budget.bytes)), most_s + GRACE_S)
+            long_per_s = call_in_child(lambda: _long(folder, files, most_s, max(0, budget.bytes)), most_s + GRACE_S)
     return Probe(
         is_packed=found["packed"],
         files=len(files),
@@ -203,11 +202,11 @@ def _rounds(
         nonlocal at
         chosen, most_bytes = files[at:] + files[:at], budget.bytes // 4
 
-        def measure() -> dict[str, Any]:
+        def measure() -> Round:
             read = _block_reader(folder, chosen) if packed else _file_reader(folder, chosen)
             return _round(read, depth, seconds * ROUND_SHARE, most_s, most_bytes)
 
-        measured = Round(**_in_child(measure, most_s + GRACE_S))
+        measured = call_in_child(measure, most_s + GRACE_S)
         at = (at + measured.reads) % len(files)
         budget.bytes -= measured.bytes
         return measured
@@ -318,10 +317,6 @@ def _words(failure: OSError, seconds: float) -> str:
 # In a child
 
 
-def _in_child(work: Callable[[], Any], timeout_s: float) -> Any:
-    return json.loads(run_in_child(lambda: json.dumps(work()).encode("ascii"), timeout_s))
-
-
 def _choose(folder: Path, most_s: float, patience_s: float, at_random: random.Random) -> dict[str, Any]:
     """Files below ``folder``, from folders in random order: the shards of a packed dataset, else any.
 
@@ -419,7 +414,7 @@ def _read(fd: int, at: int, size: int) -> int:
     return done
 
 
-def _round(read: _Reader, depth: int, least_s: float, most_s: float, most_bytes: int) -> dict[str, Any]:
+def _round(read: _Reader, depth: int, least_s: float, most_s: float, most_bytes: int) -> Round:
     numbers = itertools.count()
     begin = time.monotonic()
     until = begin + most_s
@@ -454,16 +449,16 @@ def _round(read: _Reader, depth: int, least_s: float, most_s: float, most_bytes:
     ended = [each for mine in done for each in list(mine)]
     stopped.set()
     times = sorted(each for each, _ in ended)
-    return {
-        "depth": depth,
-        "reads": len(ended),
-        "bytes": sum(size for _, size in ended),
-        "seconds": seconds,
-        "p50": times[len(times) // 2] if times else None,
-        "p99": times[min(len(times) - 1, len(times) * 99 // 100)] if times else None,
-        "failed": len(failures),
-        "failure": failures[0] if failures else None,
-    }
+    return Round(
+        depth,
+        reads=len(ended),
+        bytes=sum(size for _, size in ended),
+        seconds=seconds,
+        p50=times[len(times) // 2] if times else None,
+        p99=times[min(len(times) - 1, len(times) * 99 // 100)] if times else None,
+        failed=len(failures),
+        failure=failures[0] if failures else None,
+    )
 
 
 def _long(folder: Path, files: Sequence[str], most_s: float, most_bytes: int) -> float | None:

@@ -94,7 +94,7 @@ def run_in_child(call: Callable[[], bytes], timeout_s: float) -> bytes:
 
 
 def call_in_child(call: Callable[[], Result], timeout_s: float, *errors: type[Exception]) -> Result:
-    """As `run_in_child`, for a result of any type. Raises ``errors`` too, and EOFError if the child was killed."""
+    """As `run_in_child`, for a result of any type. Raises ``errors`` too."""
     # Here, because short commands do not need it.
     import pickle
 
@@ -106,8 +106,9 @@ def call_in_child(call: Callable[[], Result], timeout_s: float, *errors: type[Ex
 
     try:
         result, error = pickle.loads(run_in_child(answer, timeout_s))
-    except pickle.UnpicklingError:
-        raise EOFError from None
+    except (EOFError, pickle.UnpicklingError):
+        # It was killed in the middle of its answer.
+        raise OSError(errno.EIO, os.strerror(errno.EIO)) from None
     if error is not None:
         raise error
     found: Result = result

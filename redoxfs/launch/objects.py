@@ -222,5 +222,3 @@ def in_child(call: "Callable[[], Result]") -> "Result":
             return call_in_child(answer, _FETCH_S, CommandError, ClassesError)
         except OSError as failure:
             raise SourceUnusableError(f"the index could not be fetched: {failure.strerror}") from None
-        except EOFError:
-            raise SourceUnusableError("the process that fetched the index was killed") from None
