@@ -96,10 +96,3 @@ def cached(
             copies.close()
             folder.close()
             root.close()
-
-
-def flip(path: Path, at: int) -> None:
-    """Flip a bit of a file."""
-    with open(path, "r+b", buffering=0) as file:
-        byte = os.pread(file.fileno(), 1, at)[0]
-        os.pwrite(file.fileno(), bytes([byte ^ 4]), at)

@@ -1,10 +1,12 @@
-"""A filesystem on a block device that can lose its end: a loop device over a file that is cut off."""
+"""Disks of a test: a small one in memory, and one on a block device that can lose its end."""
 
 import array
 import fcntl
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,18 @@ from patience import until
 BLOCK_BYTES = 4096
 FIBMAP = 1
 """A request of ioctl(2), from linux/fs.h."""
+
+
+@contextmanager
+def small_disk(place: Path, options: str) -> Iterator[Path]:
+    """A filesystem in memory, with ``options`` of tmpfs, over a folder that is made if it is missing."""
+    place.mkdir(exist_ok=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "small", place], capture_output=True).returncode:
+        pytest.skip("a small disk takes the right to mount")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
 
 
 def is_possible() -> bool:

@@ -24,11 +24,11 @@ from redoxfs.packed.positions import assign_positions
 SPEED = StorageSpeed(seek_s=0.002, bytes_per_s=200e6)
 
 
-def flip(path: Path, offset: int) -> None:
+def flip(path: Path, offset: int, bit: int = 0) -> None:
     """Change a bit of a file."""
     with open(path, "r+b", buffering=0) as file:
         byte = os.pread(file.fileno(), 1, offset)
-        os.pwrite(file.fileno(), bytes([byte[0] ^ 1]), offset)
+        os.pwrite(file.fileno(), bytes([byte[0] ^ 1 << bit]), offset)
 
 
 @contextmanager

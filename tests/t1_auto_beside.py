@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from auto_trees import ANY, DIR, TREES, make, numbers
+from packs import opened
 from t1_auto_verdicts import catalog, check_redirected, check_refused
 
 from redoxfs.dataset import Beside, build_catalog, look_beside, read_tree
@@ -30,11 +31,8 @@ def root(tmp_path: Path) -> Path:
 
 
 def beside(root: Path) -> Beside:
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with opened(root) as fd:
         return look_beside(fd)
-    finally:
-        os.close(fd)
 
 
 def test_a_split_beside_the_source_with_the_same_directories_is_proof(root: Path) -> None:

@@ -1,4 +1,4 @@
-"""`--classes auto` with names of files that may be doubts. Some in auto_names.txt are rows of docs/classes.md."""
+"""`--classes auto` with names of files that may be doubts. `t1_auto_verdicts` has the trees of docs/classes.md."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from auto_trees import ANY, DIR, STEM, TREES, Tree, make
+from packs import opened
 
 from redoxfs.dataset import Catalog, build_catalog, look_beside, read_tree
 from redoxfs.dataset.errors import ClassesError
@@ -16,12 +17,9 @@ from redoxfs.doctor.verdict import fitting
 
 
 def catalog(root: Path, classes: str = "auto", groups: str | None = None) -> Catalog:
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with opened(root) as fd:
         tree = read_tree(fd, workers=2)
         return build_catalog(tree, classes=classes, groups=groups, root_fd=fd, beside=look_beside(fd))
-    finally:
-        os.close(fd)
 
 
 def made(tmp_path: Path, build: Callable[[Path], None], name: str = "source") -> Path:

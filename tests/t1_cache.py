@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from caches import Cached, cached, flip
-from packs import opened
+from caches import Cached, cached
+from packs import flip, opened
 
 from redoxfs.cache import CacheStore, InUseError, Root, verify
 from redoxfs.cache import writer as writer_module

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,17 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packs import opened
 
 from redoxfs.dataset import Catalog, Tree, build_catalog, read_tree
 from redoxfs.dataset.access import readers_of
 
 
 def scan(root: Path) -> Tree:
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with opened(root) as fd:
         return read_tree(fd, workers=2)
-    finally:
-        os.close(fd)
 
 
 @pytest.fixture

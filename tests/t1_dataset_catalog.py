@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from auto_trees import make
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packs import Options, catalog_of
 
-from redoxfs.dataset import Catalog, ClassesError, build_catalog, read_tree
+from redoxfs.dataset import Catalog, ClassesError
 from redoxfs.dataset.bases import BASES, bases_of, stem_bases
 from redoxfs.dataset.groups import TOGETHER
 from redoxfs.dataset.splits import SPLIT_WORDS, is_split, parts_named, split_of_name
@@ -21,19 +23,8 @@ from redoxfs.dataset.stems import hash_text, stems_of
 from redoxfs.dataset.table import FOLDERS_MAX, HEADERS, SPLIT_HEADERS
 
 
-def make(root: Path, *names: str) -> None:
-    for name in names:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(name.encode())
-
-
 def catalog(root: Path, classes: str = "dir", samples: tuple[str, ...] = (), groups: str | None = None) -> Catalog:
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        found = build_catalog(read_tree(fd, workers=2), classes=classes, samples=samples, groups=groups)
-    finally:
-        os.close(fd)
+    found = catalog_of(root, Options(classes=classes, samples=samples, groups=groups))
     check(found)
     return found
 

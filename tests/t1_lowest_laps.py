@@ -1,13 +1,13 @@
 """The lowest lap of each tree is that of its slowest class or column, for any plan."""
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from packs import catalog_of
 
 from redoxfs.chunks import build_cells
-from redoxfs.dataset import Catalog, build_catalog, read_tree
+from redoxfs.dataset import Catalog
 from redoxfs.node import plan_pool, plan_slot
 from redoxfs.node.lowest_laps import LowestLaps
 from redoxfs.node.plan import Plan, Share, pool_memory_for, slot_memory_for
@@ -20,11 +20,7 @@ def catalog(tmp_path: Path) -> Catalog:
             (tmp_path / split / f"class{label}").mkdir(parents=True)
             for number in range(count):
                 (tmp_path / split / f"class{label}" / f"{split}-{label}-{number}.jpg").write_bytes(b"x" * 100)
-    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        return build_catalog(read_tree(fd), classes="dir")
-    finally:
-        os.close(fd)
+    return catalog_of(tmp_path)
 
 
 def slowest(catalog: Catalog, plan: Plan) -> list[int]:

@@ -1,11 +1,10 @@
 """How a node among several divides its memory: its part of the dataset, open files, and samples of other nodes."""
 
-import os
-
 import pytest
+from packs import catalog_of
 
 from redoxfs.chunks import Cells, build_cells
-from redoxfs.dataset import Catalog, build_catalog, read_tree
+from redoxfs.dataset import Catalog
 from redoxfs.node import Plan, Share, plan_pool
 from redoxfs.node.plan import LEAST_SAMPLES, OPEN_SAMPLES, REMOTE_PER_CLASS
 from redoxfs.protocol import PoolPolicy
@@ -22,11 +21,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> tuple[Catalog, Cells]:
         path = root / f"class{number % CLASSES}" / f"{number}.jpg"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"x" * SIZE)
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        catalog = build_catalog(read_tree(fd), classes="dir")
-    finally:
-        os.close(fd)
+    catalog = catalog_of(root)
     # Chunks of 5, so that the parts are equal.
     return catalog, build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=5, seed=0)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packs import Options, catalog_of
 
 from redoxfs.chunks import Cells, DirectoryStore, build_cells
 from redoxfs.cli import main
@@ -33,11 +34,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> tuple[Catalog, Cells]:
         (root / f"class{label}").mkdir()
         for number in range(500):
             (root / f"class{label}" / f"{label}-{number}.jpg").write_bytes(b"x" * (50 + number % 200))
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        catalog = build_catalog(read_tree(fd), classes="dir")
-    finally:
-        os.close(fd)
+    catalog = catalog_of(root)
     return catalog, build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=4, seed=1)
 
 
@@ -69,11 +66,7 @@ def test_each_node_takes_the_memory_of_inspect(tmp_path: Path, nodes: int, share
     """Also where that is the least, with which a node has a chunk, some open files, and samples from other nodes."""
     for number in range(100):
         (tmp_path / f"{number}.jpg").write_bytes(b"x" * (30 if number % 25 else 1000))
-    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        catalog = build_catalog(read_tree(fd), classes="any")
-    finally:
-        os.close(fd)
+    catalog = catalog_of(tmp_path, Options(classes="any"))
     cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=4, seed=0)
     memory = PoolOfNode(catalog, cells, nodes).memory_for(share)
     of_remote = remote_memory_of(SharingOptions(), memory)

@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from packs import (
     Options,
     array,
+    flip,
     manifest_of,
     opened,
     pack_here,
@@ -149,12 +150,6 @@ def outcome(dst: Path, truth: Truth) -> None:
         assert all("\n" not in problem for problem in problems)
         for path in failed:
             assert any(path.decode() in problem for problem in problems)
-
-
-def flip(path: Path, offset: int, bit: int = 0) -> None:
-    with open(path, "r+b", buffering=0) as file:
-        byte = os.pread(file.fileno(), 1, offset)[0]
-        os.pwrite(file.fileno(), bytes([byte ^ (1 << bit)]), offset)
 
 
 def spread(length: int, count: int) -> list[int]:

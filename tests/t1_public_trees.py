@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 import pytest
+from packs import opened
 from public_trees import TREES, Public
 
 from redoxfs.dataset import Catalog, build_catalog, read_tree
@@ -61,13 +62,9 @@ MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None
 @cache
 def classes_of(tree: Public) -> dict[str, list[list[str]]]:
     """The classes of `--classes` auto and dir, as paths below the archive."""
-    with tempfile.TemporaryDirectory(dir=MEMORY) as top:
-        fd = os.open(tree.build(Path(top)), os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            scanned = read_tree(fd, workers=1)
-            return {value: paths_of(tree, build_catalog(scanned, classes=value)) for value in ("auto", "dir")}
-        finally:
-            os.close(fd)
+    with tempfile.TemporaryDirectory(dir=MEMORY) as top, opened(tree.build(Path(top))) as fd:
+        scanned = read_tree(fd, workers=1)
+        return {value: paths_of(tree, build_catalog(scanned, classes=value)) for value in ("auto", "dir")}
 
 
 def paths_of(tree: Public, found: Catalog) -> list[list[str]]:

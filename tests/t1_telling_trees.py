@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from packs import opened
 
 from redoxfs.dataset import build_catalog, read_tree
 
@@ -56,11 +57,8 @@ def is_redirected(tree: Tree) -> bool:
             Path(top, directory).mkdir(parents=True)
         for path in tree.files:
             Path(top, path).touch()
-        fd = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
-        try:
+        with opened(Path(top)) as fd:
             found = build_catalog(read_tree(fd, workers=1), classes="auto", samples=("*",))
-        finally:
-            os.close(fd)
     return len(found.class_of) > len(set(found.class_of.tolist()))
 
 

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from caches import flip
 from declared import missing, undeclared
-from disks import BLOCK_BYTES, Disk, is_possible
+from disks import BLOCK_BYTES, Disk, is_possible, small_disk
 from images import make_images, path_in, read_each
 from machine import Machine
 from object_server import serving
-from packs import Options, pack_here
+from packs import Options, flip, pack_here
 from patience import until
 
 from redoxfs.telemetry import METRICS, When
@@ -131,18 +130,15 @@ def test_bits_that_flip_under_a_mount_reach_no_reader(machine: Machine, data: Pa
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def full(tmp_path: Path) -> Iterator[Path]:
     """A disk of 1 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=True)
-    yield disk
-    subprocess.run(["umount", "--lazy", disk], check=True)
+    with small_disk(tmp_path / "disk", "size=1m") as disk:
+        yield disk
 
 
-def test_a_full_disk_costs_a_line_and_no_open(machine: Machine, data: Path, small_disk: Path) -> None:
-    done = machine.ok("mount", data, machine.mnt, *MEMORY, "--cache", small_disk / "copies", "--cache-size", "1GiB")
-    more = f"cache: --cache-size 1GiB is more than the disk of {small_disk / 'copies'} has room for, which is 1.0 MiB"
+def test_a_full_disk_costs_a_line_and_no_open(machine: Machine, data: Path, full: Path) -> None:
+    done = machine.ok("mount", data, machine.mnt, *MEMORY, "--cache", full / "copies", "--cache-size", "1GiB")
+    more = f"cache: --cache-size 1GiB is more than the disk of {full / 'copies'} has room for, which is 1.0 MiB"
     assert more in done.stderr
     for _ in range(3):
         read_all(machine.mnt)
@@ -154,14 +150,14 @@ def test_a_full_disk_costs_a_line_and_no_open(machine: Machine, data: Path, smal
     assert stats["cache"]["failures"] == 0
 
 
-def test_what_is_on_a_full_disk_is_served(machine: Machine, data: Path, small_disk: Path) -> None:
-    where = small_disk / "copies"
+def test_what_is_on_a_full_disk_is_served(machine: Machine, data: Path, full: Path) -> None:
+    where = full / "copies"
     options = ("--cache", str(where), "--cache-size", "1GiB")
     done = machine.run("warmup", data, *options)
     assert (done.returncode, done.stderr.count("given up: No space left on device")) == (4, 1), done.stderr
-    subprocess.run(["mount", "-o", "remount,size=32m", small_disk], check=True)
+    subprocess.run(["mount", "-o", "remount,size=32m", full], check=True)
     machine.ok("warmup", data, *options)
-    with (small_disk / "rest").open("wb", buffering=0) as file:
+    with (full / "rest").open("wb", buffering=0) as file:
         # As much as there is room for.
         file.write(bytes(64 << 20))
     done = machine.ok("mount", data, machine.mnt, *MEMORY, *options)
@@ -171,11 +167,11 @@ def test_what_is_on_a_full_disk_is_served(machine: Machine, data: Path, small_di
     assert stats["bytes_read"] == stats["cache"]["read_bytes"] > 0
 
 
-def test_a_mount_whose_cache_has_no_room_says_so(machine: Machine, data: Path, small_disk: Path) -> None:
-    with (small_disk / "rest").open("wb", buffering=0) as file:
+def test_a_mount_whose_cache_has_no_room_says_so(machine: Machine, data: Path, full: Path) -> None:
+    with (full / "rest").open("wb", buffering=0) as file:
         file.write(bytes(64 << 20))
-    done = machine.ok("mount", data, machine.mnt, *MEMORY, "--cache", small_disk / "copies")
-    assert done.stderr.count(f"no cache: --cache {small_disk}/copies: its disk is full\n") == 1
+    done = machine.ok("mount", data, machine.mnt, *MEMORY, "--cache", full / "copies")
+    assert done.stderr.count(f"no cache: --cache {full}/copies: its disk is full\n") == 1
     read_all(machine.mnt)
 
 
@@ -212,23 +208,17 @@ def test_shards_are_opened_as_far_as_the_hard_limit_permits(
 def test_a_mount_goes_on_without_a_disk_that_takes_nothing(
     machine: Machine, data: Path, tmp_path: Path, options: str
 ) -> None:
-    (tmp_path / "full").mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", tmp_path / "full"], check=True)
-    try:
-        done = machine.ok("mount", data, machine.mnt, *MEMORY, "--cache", tmp_path / "full/copies")
+    with small_disk(tmp_path / "disk", options) as disk:
+        done = machine.ok("mount", data, machine.mnt, *MEMORY, "--cache", disk / "copies")
         assert done.stderr.count("no cache: --cache") == 1
         read_all(machine.mnt)
         assert "cache" not in machine.stats()
-        assert machine.run("warmup", data, "--cache", tmp_path / "full/copies").returncode == 4
-    finally:
-        subprocess.run(["umount", "--lazy", tmp_path / "full"], check=True)
+        assert machine.run("warmup", data, "--cache", disk / "copies").returncode == 4
 
 
 def test_copies_on_a_disk_that_is_read_only_are_read_and_listed(machine: Machine, data: Path, tmp_path: Path) -> None:
-    disk, where = tmp_path / "disk", tmp_path / "disk/copies"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", disk], check=True)
-    try:
+    with small_disk(tmp_path / "disk", "size=64m") as disk:
+        where = disk / "copies"
         for classes in ("any", "auto"):
             machine.ok("warmup", data, "--classes", classes, "--cache", where)
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
@@ -249,8 +239,6 @@ def test_copies_on_a_disk_that_is_read_only_are_read_and_listed(machine: Machine
             lock.unlink()
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         assert "no cache: --cache" in machine.ok("mount", data, machine.mnt, *MEMORY, "--cache", where).stderr
-    finally:
-        subprocess.run(["umount", "--lazy", disk], check=True)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from disks import small_disk
 from images import identity, image, make_full_images
 from machine import Machine
 from packs import files_in, flip, shards_of
@@ -239,25 +240,11 @@ def test_impossible_options_are_refused_in_one_line(
     refused(capsys, 4, "pack", source, dst, *OPTIONS, "--seed", "1")
 
 
-@contextmanager
-def small_disk(path: Path, size: str) -> Iterator[Path]:
-    path.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "small", path], capture_output=True, check=False
-    )
-    if done.returncode:
-        pytest.skip("a small disk takes the right to mount")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "-l", path], check=True)
-
-
 @pytest.mark.parametrize("size", ["16k", "180k"], ids=["no room for the plan", "for half"])
 def test_a_full_disk_is_one_line_and_the_pack_resumes(
     machine: Machine, source: Path, dst: Path, tmp_path: Path, size: str
 ) -> None:
-    with small_disk(tmp_path / "disk", size) as disk:
+    with small_disk(tmp_path / "disk", f"size={size}") as disk:
         target = disk / "dst"
         line = the_line(machine.run("pack", source, target, *OPTIONS, "--jobs", "1"), 4)
         assert "No space left on device; run the same command again to resume" in line
