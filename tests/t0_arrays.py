@@ -1,4 +1,4 @@
-"""`redoxfs.arrays` answers as numpy does."""
+"""`redoxfs.arrays` answers as numpy and Python do."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from redoxfs.arrays import distinct, is_in
+from redoxfs.arrays import distinct, is_in, ranges
 
 KINDS = st.sampled_from([np.int16, np.int32, np.int64, np.uint64, np.float64])
 NUMBERS = st.lists(st.integers(0, 9) | st.integers(0, 30000), max_size=20)
@@ -28,3 +28,10 @@ def test_membership_is_that_of_numpy(kind: type, numbers: list[int], others: lis
     values: NDArray[Any] = np.array(numbers, kind)
     known: NDArray[Any] = np.array(others, kind)
     assert_array_equal(is_in(values, known), np.isin(values, known), strict=True)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30000), st.integers(0, 5)), max_size=20))
+def test_ranges_are_those_of_python(spans: list[tuple[int, int]]) -> None:
+    first, lengths = (np.array([span[at] for span in spans], np.int64) for at in range(2))
+    expected = [number for begin, length in spans for number in range(begin, begin + length)]
+    assert_array_equal(ranges(first, lengths), np.array(expected, np.int64), strict=True)
