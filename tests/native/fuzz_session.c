@@ -21,7 +21,6 @@ enum {
     FOLDERS = 10,
     CHILDREN = 28,
     ENTRIES = 1 + FOLDERS + FOLDERS * CHILDREN,
-    NAME_BYTES = 4,
     MESSAGE_BYTES = 1 << 17,
     MOST_REQUESTS = 200,
     EVENTS = 64,
@@ -32,33 +31,7 @@ enum {
     RELAY_ROOM_BYTES = 1 << 17,
 };
 
-// The tree
-
-// Each column for itself, so that the address sanitizer sees the end of each.
-static char names[(ENTRIES - 1) * NAME_BYTES];
-static int64_t name_at[ENTRIES + 1], size_of[ENTRIES], times[ENTRIES];
-static int32_t parent_of[ENTRIES], first_child[ENTRIES], children[ENTRIES], sample_of[ENTRIES];
-static uint32_t mode[ENTRIES], nlink[ENTRIES], owner[ENTRIES];
-static _Atomic uint8_t flags[ENTRIES];
-
-static const redox_tree tree = {
-    .entries = ENTRIES,
-    .name_bytes = sizeof names,
-    .names = names,
-    .name_at = name_at,
-    .parent = parent_of,
-    .first_child = first_child,
-    .children = children,
-    .mode = mode,
-    .nlink = nlink,
-    .uid = owner,
-    .gid = owner,
-    .size = size_of,
-    .mtime_ns = times,
-    .ctime_ns = times,
-    .sample_of = sample_of,
-    .flags = flags,
-};
+#include "columns.h"
 
 static void damage(void) {
     // Folders 1 to 3 are whole.
@@ -85,18 +58,12 @@ static void make_tree(void) {
     for (int entry = 0; entry < ENTRIES; entry++) {
         bool is_folder = entry <= FOLDERS;
         int parent = entry == 0 || is_folder ? 0 : 1 + (entry - 1 - FOLDERS) / CHILDREN;
-        name_at[entry + 1] = name_at[entry] + (entry ? NAME_BYTES : 0);
-        char name[16];
-        snprintf(name, sizeof name, "%04d", entry);
-        memcpy(names + name_at[entry], name, entry ? NAME_BYTES : 0);
+        set_entry(entry, is_folder, entry * 1000, is_folder || entry % 5 == 0 ? -1 : entry);
         parent_of[entry] = parent;
         first_child[entry] = entry == 0 ? 1 : is_folder ? 1 + FOLDERS + (entry - 1) * CHILDREN : 0;
         children[entry] = entry == 0 ? FOLDERS : is_folder ? CHILDREN : 0;
-        mode[entry] = is_folder ? S_IFDIR | 0755 : S_IFREG | 0644;
         nlink[entry] = 1;
-        size_of[entry] = entry * 1000;
         times[entry] = entry;
-        sample_of[entry] = is_folder || entry % 5 == 0 ? -1 : entry;
     }
     damage();
 }

@@ -21,7 +21,6 @@ enum {
     AT_ONCE = 4,  // opens that a program sends before it waits
     FILES = 40,
     ENTRIES = 1 + FILES,
-    NAME_BYTES = 4,
     DATA_BYTES = 3000,
     HANDLES = PROGRAMS * AT_ONCE + 1,
     REPLY_BYTES = 1 << 16,
@@ -30,6 +29,8 @@ enum {
     // A hang ends the test. It takes some seconds.
     LONGEST_S = 240,
 };
+
+#include "columns.h"
 
 // Uniques: even, increasing in each program, and they say which one sent the request.
 static uint64_t unique_of(unsigned program, unsigned number) { return 2 * ((uint64_t)number * PROGRAMS + program + 1); }
@@ -41,39 +42,11 @@ static int kernel, device, relay_end, relay;
 
 // The tree: a folder of files. Every fourth is not redirected.
 
-static char names[ENTRIES * NAME_BYTES];
-static int64_t name_at[ENTRIES + 1], sizes[ENTRIES], times[ENTRIES];
-static int32_t parent[ENTRIES], first_child[ENTRIES] = {1}, children[ENTRIES] = {FILES}, sample_of[ENTRIES];
-static uint32_t mode[ENTRIES], ones[ENTRIES];
-static _Atomic uint8_t flags[ENTRIES];
-static const redox_tree tree = {
-    .entries = ENTRIES,
-    .name_bytes = sizeof names,
-    .names = names,
-    .name_at = name_at,
-    .parent = parent,
-    .first_child = first_child,
-    .children = children,
-    .mode = mode,
-    .nlink = ones,
-    .uid = ones,
-    .gid = ones,
-    .size = sizes,
-    .mtime_ns = times,
-    .ctime_ns = times,
-    .sample_of = sample_of,
-    .flags = flags,
-};
-
 static void make_tree(void) {
+    first_child[0] = 1;
+    children[0] = FILES;
     for (int entry = 0; entry < ENTRIES; entry++) {
-        char name[16];
-        snprintf(name, sizeof name, "%04d", entry);
-        name_at[entry + 1] = name_at[entry] + (entry ? NAME_BYTES : 0);
-        memcpy(names + name_at[entry], name, entry ? NAME_BYTES : 0);
-        mode[entry] = entry ? S_IFREG | 0644 : S_IFDIR | 0755;
-        sizes[entry] = DATA_BYTES;
-        sample_of[entry] = entry % 4 ? entry : -1;
+        set_entry(entry, !entry, DATA_BYTES, entry % 4 ? entry : -1);
     }
 }
 
