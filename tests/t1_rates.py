@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
+from scrapes import told
 
 from redoxfs.native import Histogram
-from redoxfs.telemetry import Outcome, Rates, as_json, storage_bytes
+from redoxfs.telemetry import Outcome, Rates, storage_bytes
 from redoxfs.telemetry.distribution import LONGEST_S
 
 
@@ -14,12 +15,8 @@ def snapshot(
 ) -> dict[str, Any]:
     """A stats.json, as far as rates need it. Each open reads 10 bytes from storage, and half are redirected, unless
     they failed."""
-    times = {}
-    for outcome in Outcome:
-        histogram = Histogram()
-        for wait_s in (waits_s or {}).get(outcome, []):
-            histogram.record(round(wait_s * 1e9))
-        times[outcome.label] = as_json(histogram.counts(), histogram.sum_ns, histogram.bounds_ns())
+    waited_s = waits_s or {}
+    times = {outcome.label: told(*waited_s.get(outcome, [])) for outcome in Outcome}
     return {
         "pid": pid,
         "opens": opens,
@@ -29,7 +26,7 @@ def snapshot(
         "bytes_served": 20 * opens,
         "errors": 0,
         "open_seconds": times,
-        "wait_seconds": sum(sum(each) for each in (waits_s or {}).values()),
+        "wait_seconds": sum(map(sum, waited_s.values())),
         "waiting_opens": 3,
         "loads_in_flight": 2,
         "memory_used_bytes": 100,

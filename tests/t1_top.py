@@ -6,29 +6,22 @@ from typing import Any
 
 import pytest
 from rich.console import Console, ConsoleDimensions
+from scrapes import told as took
 
 from redoxfs.cli.top_screen import console, screen, take_in
 from redoxfs.cli.top_view import MountView, State
 from redoxfs.doctor.result import Level, Result
-from redoxfs.native import Histogram
-from redoxfs.telemetry import Outcome, as_json
+from redoxfs.telemetry import Outcome
 
 HEAD = "12:00:00  every 1 s  q quits"
-
-
-def times(count: int, each_s: float) -> dict[str, Any]:
-    histogram = Histogram()
-    for _ in range(count):
-        histogram.record(round(each_s * 1e9))
-    return as_json(histogram.counts(), histogram.sum_ns, histogram.bounds_ns())
 
 
 def stats(
     opens: int, *, laps: dict[str, tuple[int, int, int]] | None = None, node: int = 0, nodes: int = 0, pid: int = 1
 ) -> dict[str, Any]:
     """A stats.json after so many opens, each of 1 MiB. ``laps``: number, turns and samples of each split."""
-    waits = {outcome.label: times(0, 0) for outcome in Outcome}
-    waits["resident"] = times(opens, 0.001)
+    waits = {outcome.label: took() for outcome in Outcome}
+    waits["resident"] = took(*[0.001] * opens)
     told: dict[str, Any] = {
         "pid": pid,
         "policy": "pool",
@@ -70,7 +63,7 @@ def stats(
                     "bytes_out": 0,
                     "samples_received": opens,
                     "retries": 0,
-                    "answer_seconds": times(opens, 0.05),
+                    "answer_seconds": took(*[0.05] * opens),
                 }
                 for other in others
             ],
