@@ -110,9 +110,7 @@ class Draws:
         Each of them says so before its first draw. Of a new process it is not known whether it begins an epoch, or goes
         on in one.
         """
-        if self._process != os.getpid():
-            self._hang_up()
-            self._begin_anew()
+        self._own_draws()
         if self._request is not None:
             # It must not be drawn after the others have begun.
             self._answer(self._request)
@@ -122,10 +120,7 @@ class Draws:
 
     def next(self, left: int) -> int:
         """The next index, of ``left`` that this process draws in the epoch."""
-        if self._process != os.getpid():
-            # A fork. What was drawn belongs to the process that drew it.
-            self._hang_up()
-            self._begin_anew()
+        self._own_draws()
         while not self._block:
             if self._request is None:
                 self._request = self._next_request(left)
@@ -136,6 +131,12 @@ class Draws:
             if left > len(block):
                 self._ask_ahead(left - len(block))
         return self._block.pop()
+
+    def _own_draws(self) -> None:
+        if self._process != os.getpid():
+            # A fork. What was drawn belongs to the process that drew it.
+            self._hang_up()
+            self._begin_anew()
 
     def _next_request(self, count: int) -> bytes:
         self._number += 1

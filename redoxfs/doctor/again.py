@@ -7,6 +7,7 @@ shows them and leaves the mount as it is. A comment of the shell says what to do
 
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 _OF_DATASET = ("--classes", "--samples", "--groups")
@@ -76,8 +77,7 @@ def without(stats: Mapping[str, Any], option: str) -> str:
 
 def was_given(stats: Mapping[str, Any], option: str) -> bool:
     """Whether the mount was asked for with ``option``."""
-    words = (stats.get("request") or {}).get("words") or []
-    return any(str(word).partition("=")[0] == option for word in words)
+    return any(word.partition("=")[0] == option for word in _words(stats))
 
 
 def scan_again(stats: Mapping[str, Any], where: str) -> str:
@@ -90,9 +90,12 @@ def scan_again(stats: Mapping[str, Any], where: str) -> str:
 
 def catalog_of(stats: Mapping[str, Any]) -> str | None:
     """The file that replaced the scan; None if SOURCE was scanned."""
-    words = [str(word) for word in (stats.get("request") or {}).get("words") or []]
-    options = words[: words.index("--")] if "--" in words else words
+    options = takewhile(lambda word: word != "--", _words(stats))
     return next((word.partition("=")[2] for word in options if word.startswith("--catalog=")), None)
+
+
+def _words(stats: Mapping[str, Any]) -> list[str]:
+    return [str(word) for word in (stats.get("request") or {}).get("words") or []]
 
 
 def _shown(catalog: str) -> str:
@@ -105,7 +108,7 @@ def _where(stats: Mapping[str, Any]) -> str:
 
 def _asked(stats: Mapping[str, Any]) -> tuple[list[str], list[str]] | None:
     """The options and the paths of the mount; None if another program made it."""
-    words = [str(word) for word in (stats.get("request") or {}).get("words") or []]
+    words = _words(stats)
     if "--" not in words or any(word.startswith("--fd-socket") for word in words):
         return None
     at = words.index("--")

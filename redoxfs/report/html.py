@@ -101,11 +101,10 @@ def seconds(value: float | None) -> str:
         return NONE
     if value == 0:
         return f"0{_THIN}s"
-    for unit, of in (("ms", 1e-3), ("us", 1e-6)):
-        if value < 0.9995e-3 and unit == "us":
-            return number(value / of, "µs")
-        if value < 0.9995 and unit == "ms" and value >= 0.9995e-3:
-            return number(value / of, "ms")
+    if value < 0.9995e-3:
+        return number(value / 1e-6, "µs")
+    if value < 0.9995:
+        return number(value / 1e-3, "ms")
     if value < 120:
         return number(value, "s")
     minutes = value / 60
