@@ -166,7 +166,6 @@ def test_the_kernel_sends_init_once_and_each_relay_gets_it(mount: Mount) -> None
     assert mount.session.take(0, 0) == [(INIT, 0, 1, 0, 0, 0)]
     assert struct.unpack_from("<II", mount.relay.recv(4096))[1] == wire.Opcode.INIT
     assert mount.device.waiting() == []
-    assert mount.shared.begun
 
 
 def test_what_was_received_and_not_kept_comes_last(mount: Mount) -> None:

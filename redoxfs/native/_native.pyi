@@ -228,10 +228,6 @@ class Shared:
 
     def __init__(self, fd: int, entries: int = 65536, checkpoint_bytes: int = 1 << 20) -> None: ...
     @property
-    def begun(self) -> bool:
-        """Whether a session has answered the kernel's INIT."""
-
-    @property
     def position(self) -> int:
         """How many entries were appended."""
 

@@ -525,9 +525,8 @@ static void close_pool(reader_object *self, double wait_s) {
     redox_pool *pool = self->pool;
     self->pool = NULL;
     redox_read *rest;
-    size_t left_behind;
     Py_BEGIN_ALLOW_THREADS
-    rest = redox_pool_close(pool, wait_s, &left_behind);
+    rest = redox_pool_close(pool, wait_s);
     Py_END_ALLOW_THREADS
     while (rest) {
         redox_read *next = rest->next;

@@ -128,11 +128,6 @@ static PyObject *shared_checkpointed(PyObject *self, PyObject *none) {
                          shared->areas + area * head->area_bytes, (Py_ssize_t)head->checkpoints[area].bytes);
 }
 
-static PyObject *shared_begun(PyObject *self, void *none) {
-    (void)none;
-    return PyBool_FromLong(core(self)->head->init_bytes != 0);
-}
-
 static PyObject *shared_position(PyObject *self, void *none) {
     (void)none;
     return PyLong_FromUnsignedLongLong(core(self)->head->position);
@@ -147,7 +142,6 @@ static PyMethodDef shared_methods[] = {
 };
 
 static PyGetSetDef shared_properties[] = {
-    {"begun", shared_begun, NULL, "Whether a session has answered INIT.", NULL},
     {"position", shared_position, NULL, "How many entries were appended.", NULL},
     {NULL},
 };

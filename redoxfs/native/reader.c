@@ -347,7 +347,7 @@ redox_pool_counts redox_pool_count(redox_pool *pool) {
     return counts;
 }
 
-redox_read *redox_pool_close(redox_pool *pool, double wait_s, size_t *left_behind) {
+redox_read *redox_pool_close(redox_pool *pool, double wait_s) {
     int64_t until_ns = redox_now_ns() + (int64_t)(wait_s * 1e9);
     struct timespec until = {until_ns / 1000000000, until_ns % 1000000000};
     pthread_mutex_lock(&pool->lock);
@@ -359,7 +359,6 @@ redox_read *redox_pool_close(redox_pool *pool, double wait_s, size_t *left_behin
     for (redox_read *read; (read = pop(pool->queue)) || (read = pop(pool->done));) {
         append(&rest, read);
     }
-    *left_behind = pool->running;
     pool->abandoned = true;
     // Not in `drop`: a thread that storage holds, or that is about to end, still has a reference to the pool.
     close(pool->fd);

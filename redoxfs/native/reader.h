@@ -102,6 +102,5 @@ void redox_pool_set_threads(redox_pool *pool, unsigned threads);
 redox_pool_counts redox_pool_count(redox_pool *pool);
 
 // Ends the threads, and the pool: waits up to `wait_s` for reads in flight, and closes the eventfd. Returns the list (by
-// `next`) of all reads that the pool has, apart from those still in flight, which their threads free. Their number is
-// in *left_behind.
-redox_read *redox_pool_close(redox_pool *pool, double wait_s, size_t *left_behind);
+// `next`) of all reads that the pool has, apart from those still in flight, which their threads free.
+redox_read *redox_pool_close(redox_pool *pool, double wait_s);
