@@ -1,7 +1,6 @@
 #include "replies.h"
 
 #include <errno.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -31,16 +30,7 @@ static unsigned find_request(const redox_devices *devices, uint64_t ticket, uint
     return (unsigned)(ticket >> REDOX_TICKET_SHIFT);
 }
 
-static int write_reply(const redox_devices *devices, uint64_t ticket, unsigned device, const struct iovec *parts,
-                       int count) {
-    int error = write_all(devices->fds[device], parts, count);
-    // After EINVAL the kernel still waits, and gets an error instead.
-    if (redox_is_kept(ticket) && error != EINVAL) {
-        redox_shared_drop(devices->shared, ticket);
-    }
-    return error;
-}
-
+// `error`: as the kernel takes it, not positive but in a notification.
 static int send_reply(const redox_devices *devices, uint64_t ticket, int error, const void *body, size_t size) {
     uint64_t unique = 0;
     unsigned device = find_request(devices, ticket, &unique);
@@ -49,11 +39,16 @@ static int send_reply(const redox_devices *devices, uint64_t ticket, int error, 
     }
     struct fuse_out_header header = {
         .len = (uint32_t)(sizeof header + size),
-        .error = -error,
+        .error = error,
         .unique = unique,
     };
     struct iovec parts[] = {{&header, sizeof header}, {(void *)body, size}};
-    return write_reply(devices, ticket, device, parts, size ? 2 : 1);
+    int failure = write_all(devices->fds[device], parts, size ? 2 : 1);
+    // After EINVAL the kernel still waits, and gets an error instead.
+    if (redox_is_kept(ticket) && failure != EINVAL) {
+        redox_shared_drop(devices->shared, ticket);
+    }
+    return failure;
 }
 
 int redox_reply(const redox_devices *devices, uint64_t ticket, const void *body, size_t size) {
@@ -61,21 +56,12 @@ int redox_reply(const redox_devices *devices, uint64_t ticket, const void *body,
 }
 
 int redox_reply_error(const redox_devices *devices, uint64_t ticket, int error) {
-    return send_reply(devices, ticket, error, NULL, 0);
+    return send_reply(devices, ticket, -error, NULL, 0);
 }
 
 int redox_reply_message(const redox_devices *devices, uint64_t ticket, const void *message, size_t size) {
-    struct fuse_out_header header;
-    uint64_t unique = 0;
-    unsigned device = find_request(devices, ticket, &unique);
-    if (device >= devices->count || size < sizeof header) {
-        return device < REDOX_DEVICES ? EINVAL : ENOENT;
-    }
-    memcpy(&header, message, sizeof header);
-    header.unique = unique;
-    struct iovec parts[] = {
-        {&header, sizeof header}, {(char *)message + sizeof header, size - sizeof header}};
-    return write_reply(devices, ticket, device, parts, size > sizeof header ? 2 : 1);
+    const struct fuse_out_header *header = message;
+    return send_reply(devices, ticket, header->error, header + 1, size - sizeof *header);
 }
 
 // Nanoseconds since 1970 as whole seconds and the rest, which is not negative.

@@ -41,7 +41,7 @@ int redox_reply(const redox_devices *devices, uint64_t ticket, const void *body,
 // `error`: an errno, positive.
 int redox_reply_error(const redox_devices *devices, uint64_t ticket, int error);
 
-// A whole message, header included.
+// A whole message, header included, of at least a header's size.
 int redox_reply_message(const redox_devices *devices, uint64_t ticket, const void *message, size_t size);
 
 // A stat: the kernel may keep it if it `lasts`.

@@ -85,10 +85,11 @@ struct redox_session {
 
 typedef enum { SERVED, NOTHING, FULL, OVER } step_result;
 
-static void signal_events(redox_session *session) {
+// Makes an eventfd readable.
+static void signal_fd(int fd) {
     uint64_t one = 1;
     // Fails only where the counter is full, which is as good.
-    ssize_t ignored = write(session->events_fd, &one, sizeof one);
+    ssize_t ignored = write(fd, &one, sizeof one);
     (void)ignored;
 }
 
@@ -165,7 +166,7 @@ static step_result serve_one(worker *self) {
     }
     pthread_mutex_unlock(&session->order);
     if (was_empty && self->device) {
-        signal_events(session);
+        signal_fd(session->events_fd);
     }
     if (next == REDOX_TO_ANSWER) {
         redox_answer(core, &request, self->reply);
@@ -228,7 +229,7 @@ static void *help(void *argument) {
     while (!atomic_load_explicit(&session->stopping, memory_order_relaxed)) {
         step_result result = serve_one(self);
         if (result == OVER) {
-            signal_events(session);
+            signal_fd(session->events_fd);
             break;
         }
         if (result == NOTHING) {
@@ -289,9 +290,7 @@ static void end_helpers(redox_session *session) {
     atomic_store_explicit(&session->stopping, true, memory_order_relaxed);
     pthread_cond_broadcast(&session->room);
     pthread_mutex_unlock(&session->order);
-    uint64_t one = 1;
-    ssize_t ignored = write(session->stop_fd, &one, sizeof one);
-    (void)ignored;
+    signal_fd(session->stop_fd);
     for (unsigned i = 1; i < session->workers_count; i++) {
         if (session->workers[i].started) {
             pthread_join(session->workers[i].thread, NULL);
@@ -519,7 +518,7 @@ static int collect(redox_session *session, redox_event *events, int most) {
     }
     pthread_mutex_unlock(&session->order);
     if (queued) {
-        signal_events(session);
+        signal_fd(session->events_fd);
     }
     return count;
 }
