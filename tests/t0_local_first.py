@@ -60,6 +60,8 @@ class Pools(FailingPools):
     ``count_of``  how many turns each sample had;  ``here``: the samples of others that lie at each node
     """
 
+    all_stay = True
+
     def __init__(self, seed: int, **shape: Any) -> None:
         super().__init__(seed, faults=Faults(), **shape)
         self.of_class = [np.flatnonzero(self.class_of == cls).tolist() for cls in range(int(self.class_of.max()) + 1)]

@@ -35,6 +35,8 @@ class Habits:
 class Slots(FailingSlots):
     """Nodes that do not fail. ``given_up``: how many requests were cancelled and not made again."""
 
+    all_stay = True
+
     def __init__(self, seed: int, **shape: Any) -> None:
         super().__init__(seed, reads_alone=True, faults=Faults(), **shape)
         self.nodes = [process.node for process in self.processes]
