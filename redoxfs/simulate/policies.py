@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from redoxfs.arrays import Int32
-from redoxfs.chunks.layout import Layout, build_cells, deal, fit, memory_for_share
+from redoxfs.chunks.layout import Cells, Layout, build_cells, deal, fit, memory_for_share
 from redoxfs.protocol import Policy, PoolPolicy, SlotPolicy
 from redoxfs.simulate.classes import class_table
 from redoxfs.simulate.cluster import PAPER, Counts, OneNode, SlotCluster
@@ -39,6 +39,11 @@ class Dataset:
     @property
     def class_of(self) -> Int32:
         return class_table(self.files, self.classes, self.skew)
+
+    @property
+    def cells(self) -> Cells:
+        sizes = np.ones(self.files, np.int64)
+        return build_cells(self.class_of, sizes, chunk_size=self.chunk_size, seed=self.seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +87,7 @@ def memory_for(files: int, nodes: int) -> int:
 
 def slot_layout(dataset: Dataset) -> Layout:
     """The layout with the least memory that holds the share."""
-    sizes = np.ones(dataset.files, np.int64)
-    cells = build_cells(dataset.class_of, sizes, chunk_size=dataset.chunk_size, seed=dataset.seed)
+    cells, sizes = dataset.cells, np.ones(dataset.files, np.int64)
     return fit(cells, sizes, memory_for_share(cells, sizes, dataset.resident))
 
 
@@ -98,9 +102,25 @@ def measure(name: str, dataset: Dataset, *, nodes: int = 1) -> Row:
     for epoch in range(WARM_EPOCHS[name] + 1):
         before = sum(pool.reads_alone for pool in pools)
         counts, _ = epoch_of(orders(dataset.files, nodes, seed=dataset.seed, epoch=epoch))
-    retained = sum(pool.retained_samples for pool in pools)
-    alone = sum(pool.reads_alone for pool in pools) - before
-    return _row(name, dataset, nodes, cells, share, counts, retained, alone)
+    return Row(
+        policy=name,
+        nodes=nodes,
+        files=dataset.files,
+        classes=dataset.classes,
+        skew=dataset.skew,
+        chunk_size=dataset.chunk_size,
+        chunks=len(cells),
+        resident_share=share,
+        retained_share=sum(pool.retained_samples for pool in pools) / dataset.files,
+        loads_per_chunk=counts.loads / len(cells),
+        read_amplification=counts.samples_read / counts.requests,
+        read_amplification_packed=counts.samples_swept / counts.requests,
+        read_amplification_kept=counts.samples_kept / counts.requests,
+        demand_load_share=counts.demand_loads / counts.requests,
+        read_alone_share=(sum(pool.reads_alone for pool in pools) - before) / counts.requests,
+        remote_share=counts.remote_samples / counts.requests,
+        messages_per_request=counts.remote_requests / counts.requests,
+    )
 
 
 def _single(name: str, dataset: Dataset) -> Driven:
@@ -139,8 +159,7 @@ def _pool_cluster(dataset: Dataset, nodes: int) -> Driven:
 
 def pool_cluster(dataset: Dataset, nodes: int) -> tuple[PoolCluster, Int32, int]:
     """Nodes under the pool policy, the cells, and the capacity of all pools together in samples."""
-    sizes = np.ones(dataset.files, np.int64)
-    cells = build_cells(dataset.class_of, sizes, chunk_size=dataset.chunk_size, seed=dataset.seed)
+    cells = dataset.cells
     capacity = _capacity(cells.cells, dataset.resident * dataset.files / nodes)
     if dataset.resident >= 1:
         # Parts differ by a chunk or two, and nodes that hold everything hold the largest, too.
@@ -161,8 +180,7 @@ def _slot(dataset: Dataset) -> tuple[Policy, Int32, float]:
 
 
 def _pool(dataset: Dataset) -> tuple[Policy, Int32, float]:
-    sizes = np.ones(dataset.files, np.int64)
-    cells = build_cells(dataset.class_of, sizes, chunk_size=dataset.chunk_size, seed=dataset.seed).cells
+    cells, sizes = dataset.cells.cells, np.ones(dataset.files, np.int64)
     capacity = _capacity(cells, dataset.resident * dataset.files)
     policy = PoolPolicy(cells, dataset.class_of, sizes, capacity_bytes=capacity, seed=dataset.seed)
     return policy, cells, capacity / dataset.files
@@ -180,27 +198,3 @@ SAMPLE_BYTES, NODE_BYTES = 110, 22
 
 CLUSTERS: dict[str, Callable[[Dataset, int], Driven]] = {"pool": _pool_cluster, "slot": _slot_cluster}
 """The same for several nodes."""
-
-
-def _row(
-    name: str, dataset: Dataset, nodes: int, cells: Int32, share: float, counts: Counts, retained: int, alone: int
-) -> Row:
-    return Row(
-        policy=name,
-        nodes=nodes,
-        files=dataset.files,
-        classes=dataset.classes,
-        skew=dataset.skew,
-        chunk_size=dataset.chunk_size,
-        chunks=len(cells),
-        resident_share=share,
-        retained_share=retained / dataset.files,
-        loads_per_chunk=counts.loads / len(cells),
-        read_amplification=counts.samples_read / counts.requests,
-        read_amplification_packed=counts.samples_swept / counts.requests,
-        read_amplification_kept=counts.samples_kept / counts.requests,
-        demand_load_share=counts.demand_loads / counts.requests,
-        read_alone_share=alone / counts.requests,
-        remote_share=counts.remote_samples / counts.requests,
-        messages_per_request=counts.remote_requests / counts.requests,
-    )
