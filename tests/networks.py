@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol import Answer, LocalFirst, Message, PassingNode, PoolPolicy, SharedPolicy
+from redoxfs.protocol import Answer, LocalFirst, Message, PassingNode, PoolPolicy, Served, SharedPolicy
 
 CHUNK_SIZE = 4
 
@@ -112,6 +112,19 @@ class Network:
     def note_answered(self, message: Message) -> bool:
         """An answer to a message was handed in. False where one was before."""
         return self.unanswered.pop(key(message), None) is not None
+
+
+def answered(nodes: Sequence[SharedPolicy], node: SharedPolicy) -> dict[int, Served]:
+    """Answer every message of ``node`` at once; returns the turns by ticket."""
+    delivered: dict[int, Served] = {}
+    while node.outbox:
+        message = node.outbox.pop()
+        answer = nodes[message.home].handle(message).answer
+        assert answer is not None
+        for ticket, turn in node.receive(answer) or ():
+            assert turn is not None
+            delivered[ticket] = turn
+    return delivered
 
 
 def key(message: Message) -> tuple[int, int, int]:

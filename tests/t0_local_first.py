@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import Worker, pool_node
+from networks import Worker, answered, parts_of_chunks, pool_node
 from t0_lost_nodes import Faults
 from t0_lost_nodes import Pools as FailingPools
 
@@ -387,15 +387,20 @@ def test_a_take_counts_the_rounds_without_an_answer() -> None:
     assert nodes[0].laps(samples).tolist() == [2, 2, 2], "all are done, and the next lap begins"
 
 
+SAMPLES = 4_500
+
+
+def three_nodes(**settings: Any) -> list[LocalFirst]:
+    """Of five classes, in chunks that are dealt to the nodes in turn."""
+    cells = np.random.default_rng(0).permutation(SAMPLES).astype(np.int32).reshape(-1, 9)
+    part_of = parts_of_chunks(cells, [chunk % 3 for chunk in range(len(cells))])
+    return nodes_of(np.arange(SAMPLES, dtype=np.int32) % 5, part_of, cells, nodes=3, **settings)
+
+
 @pytest.mark.parametrize(("room", "a_message"), [(4 * 5, 4.5), (8 * 5, 6)])
 def test_a_message_brings_several_samples_where_room_is_small(room: int, a_message: float) -> None:
-    samples = 4_500
-    class_of = np.arange(samples, dtype=np.int32) % 5
-    cells = np.random.default_rng(0).permutation(samples).astype(np.int32).reshape(-1, 9)
-    part_of = np.empty(samples, np.int8)
-    part_of[cells] = (np.arange(len(cells)) % 3)[:, None]
-    nodes = nodes_of(class_of, part_of, cells, nodes=3, exchange=0.2, remote_memory_bytes=room)
-    came = epoch_in_step(nodes, np.random.default_rng(0).permutation(samples).tolist(), stats=False)
+    nodes = three_nodes(exchange=0.2, remote_memory_bytes=room)
+    came = epoch_in_step(nodes, np.random.default_rng(0).permutation(SAMPLES).tolist(), stats=False)
     asked = sum(peer.number for node in nodes for peer in node._peers.values())
     assert came / asked > a_message
 
@@ -419,30 +424,12 @@ def epoch_in_step(nodes: list[LocalFirst], order: list[int], *, stats: bool) -> 
     return remote
 
 
-def answered(nodes: list[LocalFirst], node: LocalFirst) -> dict[int, Served]:
-    """Answer every message of ``node`` at once."""
-    delivered: dict[int, Served] = {}
-    while node.outbox:
-        message: Message = node.outbox.pop()
-        answer = nodes[message.home].handle(message).answer
-        assert answer is not None
-        for ticket, turn in node.receive(answer) or ():
-            assert turn is not None
-            delivered[ticket] = turn
-    return delivered
-
-
 @pytest.mark.parametrize(("exchange", "least", "most"), [(0.0, 0.005, 0.05), (0.2, 0.19, 0.22), (0.6, 0.57, 0.62)])
 @pytest.mark.parametrize("stats", [False, True])
 @pytest.mark.slow
 def test_exchange_moves_the_requested_share(exchange: float, least: float, most: float, stats: bool) -> None:
-    samples, epochs = 4_500, 4
-    class_of = np.arange(samples, dtype=np.int32) % 5
-    cells = np.random.default_rng(0).permutation(samples).astype(np.int32).reshape(-1, 9)
-    part_of = np.empty(samples, np.int8)
-    part_of[cells] = (np.arange(len(cells)) % 3)[:, None]
-    nodes = nodes_of(class_of, part_of, cells, nodes=3, exchange=exchange)
-    orders = [np.random.default_rng(epoch).permutation(samples).tolist() for epoch in range(epochs)]
+    nodes, epochs = three_nodes(exchange=exchange), 4
+    orders = [np.random.default_rng(epoch).permutation(SAMPLES).tolist() for epoch in range(epochs)]
     remote = sum(epoch_in_step(nodes, order, stats=stats) for order in orders)
     # Within 0.03 of it; without exchange, the difference of random orders: about a fiftieth.
-    assert least <= remote / (samples * epochs) <= most
+    assert least <= remote / (SAMPLES * epochs) <= most

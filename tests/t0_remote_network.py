@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import CHUNK_SIZE, Worker
+from networks import CHUNK_SIZE, Worker, answered
 from t0_lost_nodes import Faults
 from t0_lost_nodes import Slots as FailingSlots
 
@@ -217,11 +217,6 @@ def in_step(network: Slots, requests: tuple[int, ...]) -> int:
     sent = 0
     for node, sample in zip(network.nodes, requests, strict=True):
         if isinstance(node.request(int(sample)), Pending):
-            message = node.outbox.pop()
-            answer = network.nodes[message.home].handle(message).answer
-            assert answer is not None
-            delivered = node.receive(answer)
-            assert delivered is not None
-            assert len(delivered) == 1
+            assert len(answered(network.nodes, node)) == 1
             sent += 1
     return sent
