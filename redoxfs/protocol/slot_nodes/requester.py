@@ -369,6 +369,7 @@ class Requester:
         return Served(held.sample, remote=True)
 
     def _read_alone(self, sample: int) -> Served:
+        """The home does not know of this turn, and no lap counts it."""
         self.degraded += 1
         return Served(sample, remote=True)
 
