@@ -1,5 +1,7 @@
 """The distributed slot protocol: the paper's running examples, and the reaction to each event."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -24,9 +26,15 @@ ROOM = 8 * 100
 
 
 def two_nodes(
-    cells: list[list[int]], vc_start: list[int], *, window: int, room: int = ROOM, size: int = 1
+    cells: list[list[int]],
+    vc_start: list[int],
+    *,
+    window: int,
+    room: int = ROOM,
+    size: int = 1,
+    order: Sequence[int] | None = None,
 ) -> tuple[SlotNode, SlotNode]:
-    """VC v lives at node v % 2, so VC 1 has the home of the paper's example."""
+    """VC v lives at node v % 2, so VC 1 has the home of the paper's example. Both know the ``order`` of node 0."""
     array = np.array(cells, np.int32)
     policies = [SlotPolicy(array, np.array(vc_start, np.int32), samples=array.size, seed=seed) for seed in (0, 1)]
     homes = homes_by_vc(policies[0].columns, array.shape[1], 2)
@@ -34,6 +42,9 @@ def two_nodes(
     nodes = [
         SlotNode(i, policy, homes, sizes, remote_memory_bytes=room, window=window) for i, policy in enumerate(policies)
     ]
+    if order is not None:
+        for node in nodes:
+            node.follow(0, epoch=0, order=np.array(order))
     return nodes[0], nodes[1]
 
 
@@ -130,10 +141,8 @@ def test_the_running_example_of_remote_reads() -> None:
 
 def test_overlapping_windows_conflict() -> None:
     # §3.6: windows [(a), b, c, c', d] and [(b), c, c', d, c'']. Slots: a 3, b 2, c and those in conflict 0, d 1.
-    node0, node1 = two_nodes(*vc_1_of(5), window=5)
     a, b, c, c1, d, c2 = 4 + 3, 8 + 2, 4 + 0, 8 + 0, 4 + 1, 12 + 0
-    for node in (node0, node1):
-        node.follow(0, epoch=0, order=np.array([a, b, c, c1, d, c2]))
+    node0, node1 = two_nodes(*vc_1_of(5), window=5, order=[a, b, c, c1, d, c2])
     node1.request(b)  # takes slot 2 out of memory, so that b is not prefetched
     served, first = read(node0, node1, a)
     assert [sample % SLOTS for sample in (served, *first)] == [3, 0, 1]
@@ -145,9 +154,7 @@ def test_overlapping_windows_conflict() -> None:
 
 
 def test_an_answer_without_prefetch_brings_one_sample() -> None:
-    node0, node1 = two_nodes(*vc_1_of(2), window=1)
-    for node in (node0, node1):
-        node.follow(0, epoch=0, order=np.arange(4, 12))
+    node0, node1 = two_nodes(*vc_1_of(2), window=1, order=range(4, 12))
     answers = [read(node0, node1, sample) for sample in range(4, 12)]
     assert sorted(served for served, _ in answers) == list(range(4, 12))
     assert not any(prefetched for _, prefetched in answers)
@@ -161,9 +168,7 @@ def test_a_node_reads_its_own_virtual_chunks_by_itself() -> None:
 
 
 def test_an_answer_fits_in_the_room_of_its_message() -> None:
-    node0, node1 = two_nodes(*vc_1_of(2), window=5, room=8 * 25, size=10)
-    for node in (node0, node1):
-        node.follow(0, epoch=0, order=np.array([4, 5, 6, 7]))
+    node0, node1 = two_nodes(*vc_1_of(2), window=5, room=8 * 25, size=10, order=[4, 5, 6, 7])
     message = sent_by(node0, 4)
     assert message.room_bytes == 25
     assert node0.used_bytes() == 25, "granted until the answer is there"
@@ -242,10 +247,7 @@ def test_a_request_gets_the_prefetched_sample_it_crosses() -> None:
 
 
 def test_a_late_sample_takes_the_prefetched_one_s_slot() -> None:
-    node0, node1 = two_nodes(*vc_1_of(3), window=5)
-    order = np.array([4, 5, 9])
-    for node in (node0, node1):
-        node.follow(0, epoch=0, order=order)
+    node0, node1 = two_nodes(*vc_1_of(3), window=5, order=[4, 5, 9])
     first, second = sent_by(node0, 4), sent_by(node0, 5)
     late = answer_of(node1, second)  # overtakes the first message
     node1.request(6)
@@ -261,9 +263,7 @@ def test_a_late_sample_takes_the_prefetched_one_s_slot() -> None:
 
 
 def test_a_late_sample_takes_the_prefetched_one_s_memory() -> None:
-    node0, node1 = two_nodes(*vc_1_of(4), window=5, room=8)
-    for node in (node0, node1):
-        node.follow(0, epoch=0, order=np.array([4, 5, 9]))
+    node0, node1 = two_nodes(*vc_1_of(4), window=5, room=8, order=[4, 5, 9])
     first = sent_by(node0, 4)
     others = [sent_by(node0, 6) for _ in range(7)]
     second = sent_by(node0, 5)
@@ -280,10 +280,7 @@ def test_a_late_sample_takes_the_prefetched_one_s_memory() -> None:
 
 
 def test_an_overtaken_report_costs_no_sample() -> None:
-    node0, node1 = two_nodes(*vc_1_of(4), window=5)
-    order = np.array([4, 5, 8, 9, 12])
-    for node in (node0, node1):
-        node.follow(0, epoch=0, order=order)
+    node0, node1 = two_nodes(*vc_1_of(4), window=5, order=[4, 5, 8, 9, 12])
     _, (ahead,) = read(node0, node1, 4)
     assert node0.request(5) == remote(ahead)
     reports, overtakes = sent_by(node0, 8), sent_by(node0, 9)
@@ -314,10 +311,7 @@ def test_own_samples_are_reserved_by_the_policy() -> None:
 
 
 def test_a_remote_reservation_is_a_claim_without_a_turn() -> None:
-    node0, node1 = two_nodes(*vc_1_of(3), window=5)
-    order = np.array([4, 5, 6])
-    for node in (node0, node1):
-        node.follow(0, epoch=0, order=order)
+    node0, node1 = two_nodes(*vc_1_of(3), window=5, order=[4, 5, 6])
     assert node0.reserve(4) == Pending(0)
     message = taken_out(node0)
     assert message.position == 0
@@ -369,9 +363,7 @@ def test_reserve_is_refused_where_the_home_may_repeat_a_sample() -> None:
 
 
 def test_a_prefetched_sample_is_not_reserved_twice() -> None:
-    node0, node1 = two_nodes(*vc_1_of(1), window=5)
-    for node in (node0, node1):
-        node.follow(0, epoch=0, order=np.array([5, 4]))
+    node0, node1 = two_nodes(*vc_1_of(1), window=5, order=[5, 4])
     assert reserve_remote(node0, node1, 4) == 4
     for sample in (4, 6, 7):
         node1.request(sample)  # the lap of all slots but 5's is over, and 4 in memory for the next
@@ -435,10 +427,8 @@ def test_a_remote_request_preempts_a_stat_at_the_home() -> None:
 
 
 def test_a_returning_path_spends_the_left_over_position() -> None:
-    node0, node1 = two_nodes(*vc_1_of(4), window=5)
     a, p, q = 4, 5, 9
-    for node in (node0, node1):
-        node.follow(0, epoch=0, order=np.array([a, p, q]))
+    node0, node1 = two_nodes(*vc_1_of(4), window=5, order=[a, p, q])
     delayed = sent_by(node0, a)
     node0.put_back(reserve_remote(node0, node1, p))
     assert isinstance(node0.request(q), Served)
@@ -452,9 +442,7 @@ def test_a_returning_path_spends_the_left_over_position() -> None:
 
 
 def test_a_position_without_a_claim_is_reported() -> None:
-    node0, node1 = two_nodes(*vc_1_of(4), window=5)
-    for node in (node0, node1):
-        node.follow(0, epoch=0, order=np.array([6, 5, 4]))
+    node0, node1 = two_nodes(*vc_1_of(4), window=5, order=[6, 5, 4])
     node0.put_back(reserve_remote(node0, node1, 9))  # off the trace: by a walk of the tree
     assert isinstance(node0.request(5), Served)
     for _ in range(2):
