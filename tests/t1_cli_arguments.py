@@ -5,6 +5,7 @@ import errno
 import io
 import os
 import re
+import resource
 import socket
 import sys
 from pathlib import Path
@@ -427,6 +428,17 @@ def test_every_error_has_one_exit_code_in_the_table() -> None:
     for kind in CommandError.__subclasses__():
         if kind is not ReportedError:
             assert any(name.endswith(f":{kind.__name__}") for exit_ in EXITS for name in exit_.raised_as)
+
+
+@pytest.mark.parametrize(("number", "limit"), [(errno.EFBIG, "ulimit -f"), (errno.EMFILE, "ulimit -n")])
+def test_a_limit_of_the_shell_is_no_bug(number: int, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = OSError(number, os.strerror(number))
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (100_000, resource.RLIM_INFINITY))
+    assert code_of(error) == 2
+    assert re.search(rf" 100,000 .*{limit}.*raise that limit$", line_of(error))
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert code_of(error) == 1
+    assert "unexpected" in line_of(error)
 
 
 def test_errors_of_other_rooms_have_their_exit_codes() -> None:

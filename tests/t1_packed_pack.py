@@ -162,6 +162,28 @@ def test_a_source_that_no_longer_changes_packs_into_a_new_folder(source: Path, t
     assert verify(tmp_path / "dst", jobs=1).problems == ()
 
 
+def test_a_limit_of_the_size_of_files_is_named(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    command = [
+        sys.executable,
+        "-m",
+        "redoxfs",
+        "pack",
+        str(source),
+        str(tmp_path / "dst"),
+        "--classes",
+        "dir",
+        "--jobs",
+        "1",
+    ]
+    done = subprocess.run(["prlimit", "--fsize=8192", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 4
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith(f"redoxfs: {tmp_path / 'dst'}: File too large; ")
+    assert "smaller --shard-size" in said
+    assert "ulimit -f" in said
+
+
 # A system without semaphores
 
 

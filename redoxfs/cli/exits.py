@@ -5,12 +5,14 @@ other rooms by text: the module of a raised exception is imported already, so lo
 `redoxfs --help` need not load numpy to know that a class table can be wrong.
 """
 
+import errno
 import os
+import resource
 import sys
 import traceback
 from dataclasses import dataclass
 
-from redoxfs.launch.errors import UNEXPECTED, CommandError, ReportedError
+from redoxfs.launch.errors import UNEXPECTED, CommandError, ReportedError, UsageError
 from redoxfs.launch.say import plain, print_error
 
 
@@ -100,6 +102,7 @@ EXITS = (
 
 def code_of(error: BaseException) -> int:
     """The exit code of an exception: that of the nearest of its classes in the table, else 1."""
+    error = _explained(error)
     if isinstance(error, ReportedError):
         return error.code
     exit_ = _exit_of(error)
@@ -108,6 +111,7 @@ def code_of(error: BaseException) -> int:
 
 def line_of(error: BaseException) -> str:
     """One line for stderr, even if the error quotes file names with line breaks."""
+    error = _explained(error)
     if isinstance(error, KeyboardInterrupt):
         return "redoxfs: interrupted"
     text = str(error) or type(error).__name__
@@ -132,6 +136,34 @@ def reported(error: BaseException) -> int:
 def table_text() -> str:
     """The table for `--help`."""
     return "\n".join(["exit codes:"] + [f"  {exit_.code:>3}  {exit_.meaning}" for exit_ in EXITS])
+
+
+def _explained(error: BaseException) -> BaseException:
+    """An error, or what it comes from if that is around the command: then it is no bug."""
+    if not isinstance(error, OSError):
+        return error
+    if error.errno in _LIMITS:
+        kind, what = _LIMITS[error.errno]
+        most, _ = resource.getrlimit(kind)
+        return error if most == resource.RLIM_INFINITY else UsageError(f"{what.format(most)}; raise that limit")
+    if error.errno == errno.ENOENT:
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            return UsageError(
+                "the current directory was removed, and with it what relative paths name; go to another one (cd), "
+                "or give whole paths"
+            )
+    return error
+
+
+_LIMITS = {
+    errno.EMFILE: (resource.RLIMIT_NOFILE, "{:,} files may be open at once (ulimit -n), and more are needed"),
+    errno.EFBIG: (
+        resource.RLIMIT_FSIZE,
+        "a file may have {:,} bytes (ulimit -f), and more are needed, for shared memory too",
+    ),
+}
 
 
 def _exit_of(error: BaseException) -> Exit | None:

@@ -36,7 +36,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         raise SystemExit(_flushed(0, stdout)) from None
     except (Exception, KeyboardInterrupt) as error:  # the last place where a bug can become one line
         # Another error of the same kind may be a bug, about a socket.
-        code = _not_written(stdout.failure) if error is stdout.failure else reported(_explained(error))
+        code = _not_written(stdout.failure) if error is stdout.failure else reported(error)
     finally:
         sys.stdout = whole
     return _flushed(code, stdout)
@@ -55,19 +55,6 @@ def _flushed(code: int, stdout: Watched) -> int:
     except OSError:
         discard(sys.stderr)
     return code
-
-
-def _explained(error: BaseException) -> BaseException:
-    """An error, or what it comes from where the current directory was removed: then Python knows no relative path."""
-    if isinstance(error, FileNotFoundError):
-        try:
-            os.getcwd()
-        except FileNotFoundError:
-            return UsageError(
-                "the current directory was removed, and with it what relative paths name; go to another one (cd), "
-                "or give whole paths"
-            )
-    return error
 
 
 def _not_written(error: OSError) -> int:

@@ -79,6 +79,15 @@ class Packed:
     already: bool = False
 
 
+_RESUME = "run the same command again to resume"
+
+_MENDS = {
+    # A disk may have a limit of its own: FAT has 4 GiB.
+    errno.EFBIG: "remove it, and pack with a smaller --shard-size, or raise the limit of the size of files (ulimit -f)",
+    errno.EMFILE: f"raise the limit of open files (ulimit -n), and {_RESUME}",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Totals:
     """The total work, to measure progress by."""
@@ -137,7 +146,8 @@ def pack(
             name = error.filename if isinstance(error.filename, str | bytes) else b""
             where = os.path.join(dst, os.fsdecode(name)).rstrip("/")
             where = where if at is None else at.named(where)
-            raise PackError(f"{where}: {error.strerror or error}; run the same command again to resume") from None
+            mend = _MENDS.get(error.errno or 0, _RESUME)
+            raise PackError(f"{where}: {error.strerror or error}; {mend}") from None
     return Packed(len(positions.shard_names), kept, rewritten, sum(positions.shard_bytes))
 
 
