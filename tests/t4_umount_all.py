@@ -156,9 +156,8 @@ class User:
         for path in (folder, *folder.rglob("*")):
             os.chown(path, USER, USER)
 
-    def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        # Rights to mount, too: fusermount3 cannot where /dev/fuse is root's alone.
-        rights = "+dac_override,+sys_admin"
+    def run(self, *arguments: str | Path, rights: str = "+dac_override,+sys_admin") -> subprocess.CompletedProcess[str]:
+        """By default with rights to mount, too: fusermount3 cannot where /dev/fuse is root's alone."""
         command = [sys.executable, "-m", "redoxfs", *map(str, arguments)]
         return subprocess.run(
             [
@@ -205,6 +204,18 @@ def test_all_of_a_user_ends_no_mount_of_another(machine: Machine, source: Path, 
     done = user.run("umount", "--all")
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
     assert "nothing to unmount: no redoxfs mount of this user" in done.stderr
+    machine.ok("umount", machine.mnt)
+
+
+@needs_root
+def test_a_command_at_another_users_mount_says_who_may(machine: Machine, source: Path, user: User) -> None:
+    machine.ok("mount", source, machine.mnt)
+    for verb in ("umount", "status", "report", "profile"):
+        output = ["--output", str(user.folder / "page")] if verb == "report" else []
+        done = user.run(verb, machine.mnt, *output, rights="+dac_override")
+        assert (done.returncode, done.stderr.count("\n")) == (4, 1), done.stderr
+        assert "run this as its owner" in done.stderr
+    assert machine.mounts() == [str(machine.mnt)]
     machine.ok("umount", machine.mnt)
 
 

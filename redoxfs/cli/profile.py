@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from redoxfs.cli.options.watching import ProfileOptions
-from redoxfs.launch.control import live_mount
+from redoxfs.launch.control import live_mount, why_not
 from redoxfs.launch.control_files import open_control
 from redoxfs.launch.errors import DaemonError, MountpointError, UsageError
 from redoxfs.launch.path_status import CONTROL_FOLDER, STALE_ERRORS, path_status
@@ -155,7 +155,7 @@ def _watch(options: ProfileOptions, seen: Seen) -> None:
         pass
     except OSError as failure:
         if failure.errno not in STALE_ERRORS:
-            raise DaemonError(f"{mount.path}: its access log cannot be read: {failure.strerror}") from None
+            raise DaemonError(f"{mount.path}: its access log cannot be read: {why_not(failure)}") from None
         say(f"{mount.path}: the mount has ended")
     finally:
         os.close(fd)
@@ -199,7 +199,7 @@ def _opened(mountpoint: Path, timeout_s: float) -> int:
     except FileNotFoundError:
         raise DaemonError(f"{mountpoint}: its daemon is of a version without an access log") from None
     except OSError as failure:
-        raise MountpointError(f"{path}: {failure.strerror}") from None
+        raise MountpointError(f"{path}: {why_not(failure)}") from None
 
 
 def texts(fd: int, interrupt: int, options: ProfileOptions, began_s: float) -> Iterator[bytes]:

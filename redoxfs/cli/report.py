@@ -9,7 +9,7 @@ from typing import Any
 
 from redoxfs.cli.options.examining import ReportOptions
 from redoxfs.doctor.histories import history_text, received_history_text
-from redoxfs.launch.control import live_mount
+from redoxfs.launch.control import live_mount, why_not
 from redoxfs.launch.deadline import MOST_BYTES, look, read_file
 from redoxfs.launch.errors import DaemonError, DestinationError, MountpointError, UsageError
 from redoxfs.launch.outputs import check_replaceable, outside
@@ -84,7 +84,7 @@ def _of_mount(asked: str, timeout_s: float, *, is_socket: bool) -> bytes:
     except FileNotFoundError:
         raise DaemonError(f"{mount.path}: an older redoxfs serves it, which keeps no history") from None
     except OSError as failure:
-        raise MountpointError(f"{mount.path}: its history cannot be read: {failure.strerror}") from None
+        raise MountpointError(f"{mount.path}: its history cannot be read: {why_not(failure)}") from None
 
 
 def _write(path: Path, asked: str, text: bytes) -> None:

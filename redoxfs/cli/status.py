@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redoxfs.cli.table import print_table
-from redoxfs.launch.control import live_mount, send_control
+from redoxfs.launch.control import live_mount, send_control, why_not
 from redoxfs.launch.control_files import parsed_stats, read_control_at, understood
 from redoxfs.launch.deadline import look
 from redoxfs.launch.errors import DaemonError, MountpointError
@@ -61,7 +61,7 @@ def read_stats(asked: str, timeout_s: float) -> tuple[Path, bytes]:
     except TimeoutError:
         raise DaemonError(f"{mount.path}: the daemon did not answer within {timeout_s:g} s") from None
     except OSError as failure:
-        raise MountpointError(f"{mount.path}: its statistics cannot be read: {failure.strerror}") from None
+        raise MountpointError(f"{mount.path}: its statistics cannot be read: {why_not(failure)}") from None
 
 
 def _received(asked: str, timeout_s: float) -> tuple[Path, bytes]:

@@ -187,6 +187,9 @@ def _end(mount: Mount, way: Callable[[Path], None]) -> None:
             raise StillInUseError(
                 f"{path}: still in use; to see by whom: fuser -vm {shlex.quote(path)} (or: umount --lazy)"
             ) from None
+        if mount.owner is not None and os.geteuid() not in (0, mount.owner[0]):
+            # fusermount3 says something about /etc/mtab.
+            raise MountpointError(f"{path}: is another user's mount; run this as its owner, or as root") from None
         raise MountpointError(f"{path}: cannot be unmounted: {failure.strerror}") from None
 
 

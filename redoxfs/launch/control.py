@@ -91,6 +91,11 @@ def device_of(mount: PathStatus) -> str | None:
     return None if mount.mount is None else mount.mount.device
 
 
+def why_not(failure: OSError) -> str:
+    """Why a file of a mount cannot be read, and what to do."""
+    return f"{failure.strerror}{'; run this as its owner' if failure.errno in (errno.EACCES, errno.EPERM) else ''}"
+
+
 def _is_own(mount: PathStatus) -> bool:
     return mount.mount is not None and mount.mount.owner is not None and mount.mount.owner[0] == os.geteuid()
 
