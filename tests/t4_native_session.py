@@ -10,8 +10,10 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from patience import until
@@ -19,6 +21,7 @@ from small_tree import FILES, FIRST, FOLDER, NAMES, PLAIN, small_tree
 from stores import bytes_in_buffers
 
 from redoxfs.fs.inodes import DATA, inode_of
+from redoxfs.fs.serve import _mounted
 from redoxfs.linux.detach import detach
 from redoxfs.linux.fuse_device import MAX_READ_BYTES, clone, mount
 from redoxfs.native import Buffer, Session
@@ -265,3 +268,34 @@ def test_an_unmount_ends_the_session(tmp_path: Path, helpers: int) -> None:
         it.thread.join()
         assert it.session.take(0, 0) is None
     assert it.events[INIT] == 1
+
+
+def devices() -> set[int]:
+    """The descriptors of mounts that this process has."""
+    found = set()
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        # That of the listing itself is closed by now.
+        with suppress(FileNotFoundError):
+            if os.readlink(f"/proc/self/fd/{fd}") == "/dev/fuse":
+                found.add(fd)
+    return found
+
+
+def test_a_mount_that_fails_while_it_serves_is_dead_at_once(tmp_path: Path) -> None:
+    def fail() -> None:
+        assert len(devices()) == 4
+        raise OSError(errno.EIO, "of the test")
+
+    device = mount(tmp_path, fsname="test", options=set())
+    spec: Any = SimpleNamespace(receive=lambda: device, keeper=None, fuse_threads=3)
+    relay: Any = SimpleNamespace(fd=-1)
+    with pytest.raises(OSError, match="of the test"), _mounted(spec, small_tree(), relay, None):
+        fail()
+    left = devices()
+    for fd in left:
+        # While one is open, whoever looks at the mount waits.
+        os.close(fd)
+    with pytest.raises(OSError, match="not connected"):
+        tmp_path.stat()
+    detach(tmp_path)
+    assert not left

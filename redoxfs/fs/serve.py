@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, closing, contextmanager, nullcontext
+from contextlib import AsyncExitStack, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -460,51 +460,57 @@ def _mounted(spec: MountSpec, tree: Tree, relay: Relay, shared: Shared | None) -
         device = mount(spec.mountpoint, fsname=fsname, options=spec.kernel_options, held=spec.held)
     else:
         device = spec.receive()
+    is_made = False
     try:
-        if spec.keeper is not None and spec.keeper.devices:
-            clones = spec.keeper.devices[1:]
+        with _cloned(spec, device) as clones:
+            session = Session(
+                device.fd,
+                relay.fd,
+                tree,
+                max_read=MAX_READ_BYTES,
+                helpers=spec.fuse_threads,
+                clones=clones,
+                shared=shared,
+                blames=spec.keeper is not None and spec.keeper.crashed,
+            )
+            is_made = True
+            with closing(session):
+                yield device, session
+    except BaseException:
+        if is_made:
+            device.close()
         else:
-            clones = _clones(spec, device)
-            if spec.keeper is not None:
-                # The kernel takes an answer only on the descriptor that the request came from.
-                spec.keeper.hold((device.fd, *clones))
-        session = Session(
-            device.fd,
-            relay.fd,
-            tree,
-            max_read=MAX_READ_BYTES,
-            helpers=spec.fuse_threads,
-            clones=clones,
-            shared=shared,
-            blames=spec.keeper is not None and spec.keeper.crashed,
-        )
-    except BaseException:
-        device.end()
+            device.end()
         raise
-    try:
-        yield device, session
-    except BaseException:
-        session.close()
-        device.close()
-        raise
-    session.close()
-    if spec.keeper is None:
-        for each in clones:
-            os.close(each)
     if spec.keeper is not None and spec.keeper.restarting:
         device.close()
     else:
         device.end()
 
 
-def _clones(spec: MountSpec, device: Channel) -> tuple[int, ...]:
-    """A descriptor for each helper; none where the device cannot be opened, as beside a job: then they share it."""
-    try:
-        return tuple(clone(device.fd) for _ in range(spec.fuse_threads))
-    except OSError:
+@contextmanager
+def _cloned(spec: MountSpec, device: Channel) -> Iterator[Sequence[int]]:
+    """A descriptor for each helper; fewer where the device cannot be opened, as beside a job: then they share it.
+
+    Those that no keeper holds are closed at the end: while one is open, a dead mount is not dead.
+    """
+    if spec.keeper is not None and spec.keeper.devices:
+        yield spec.keeper.devices[1:]
+        return
+    clones: list[int] = []
+    with ExitStack() as ends:
+        try:
+            for _ in range(spec.fuse_threads):
+                clones.append(clone(device.fd))
+                ends.callback(os.close, clones[-1])
+        except OSError:
+            if spec.keeper is not None:
+                raise
         if spec.keeper is not None:
-            raise
-        return ()
+            # The kernel takes an answer only on the descriptor that the request came from.
+            spec.keeper.hold((device.fd, *clones))
+            ends.pop_all()
+        yield clones
 
 
 async def _stop_on_signals(
