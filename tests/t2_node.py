@@ -377,6 +377,33 @@ async def test_awaited_reads_go_first_and_in_order() -> None:
     assert [number for number in order if number] == [1, 2, 3, 8, 9]
 
 
+async def test_reads_wait_for_threads_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of threads of a user or a container is reached for a while."""
+    arrived, starts, left = list[int](), threading.Thread.start, 0
+
+    def start(thread: threading.Thread) -> None:
+        nonlocal left
+        if thread.name.startswith("redoxfs-read"):
+            if left == 0:
+                raise RuntimeError("can't start new thread")
+            left -= 1
+        starts(thread)
+
+    loader = Loader(lambda read, _payloads: arrived.append(read.samples[0]), threads=3)
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", start)
+        for number in range(4):
+            with pytest.raises(RuntimeError):
+                loader.submit([Read((number,), lambda: [()])], awaited=True)
+        left = 1
+        loader.submit([Read((4,), lambda: [()])], awaited=True)
+        await until_in_trio(lambda: len(arrived) == 5)
+    loader.submit([Read((5,), lambda: [()])], awaited=True)
+    await until_in_trio(lambda: len(arrived) == 6)
+    loader.close()
+    assert arrived == [0, 1, 2, 3, 4, 5]
+
+
 async def test_results_come_in_slices_awaited_ones_first() -> None:
     was_begun, gate, delivered = [threading.Event() for _ in range(104)], threading.Event(), list[int]()
 

@@ -32,11 +32,26 @@ class Callables(Transfers):
         for thread in self._threads:
             thread.join(wait_s / len(self._threads))
 
-    def _begin(self, read: Read) -> Callable[[], None]:
+    def submit(self, reads: Sequence[Read], awaited: bool, /) -> None:
+        super().submit(reads, awaited)
         while len(self._threads) < self._most:
             thread = threading.Thread(target=self._work, name=f"redoxfs-read-{len(self._threads)}", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:
+                # The limit of threads is reached. The next reads try again, and those that are queued wait for that.
+                if self._threads:
+                    return
+                raise
             self._threads.append(thread)
+            self._begin_more()
+
+    def _begin_more(self) -> None:
+        # A read that has begun takes the place of others.
+        if self._threads:
+            super()._begin_more()
+
+    def _begin(self, read: Read) -> Callable[[], None]:
         self._calls.put(read)
         return lambda: None
 
