@@ -13,13 +13,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from packs import Options, catalog_of, end_this_process, files_in, flip, opened, pack_here, reseal, shards_of
+from packs import (
+    WENT_ON,
+    Options,
+    catalog_of,
+    end_or_hang,
+    end_this_process,
+    files_in,
+    flip,
+    opened,
+    pack_here,
+    reseal,
+    shards_of,
+)
 
 from redoxfs.cli import main
 from redoxfs.dataset import SourceError
 from redoxfs.packed import MANIFEST, DamagedDatasetError, PackError, is_packed, load_index, verify
 from redoxfs.packed.index import FOLDER, PACKING
 from redoxfs.packed.packing import DRAFT, LOCK
+from redoxfs.packed.workers import WorkerEndedError
 
 pytestmark = pytest.mark.slow
 
@@ -362,6 +375,17 @@ def test_a_worker_that_is_killed_is_one_line_with_what_to_do(
         "redoxfs: a worker process ended early, perhaps killed for lack of memory; "
         "run the same command again with --jobs 1"
     )
+
+
+def test_the_others_are_ended_when_a_worker_is_killed(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dst = tmp_path / "dst"
+    pack_here(source, dst, OPTIONS)
+    monkeypatch.setattr("redoxfs.packed.verifying._carry_out", end_or_hang)
+    with pytest.raises(WorkerEndedError):
+        verify(dst, jobs=2)
+    assert not (dst / WENT_ON).exists()
 
 
 def damage(dst: Path, how: str) -> None:

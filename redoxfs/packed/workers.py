@@ -6,7 +6,8 @@ work for Python, which threads would do one after the other. A single worker run
 So does all work where the system gives no semaphores, which processes need to share it.
 
 Workers count their work in shared memory, which the caller reads at any time. They end with the process that started
-them, however it ends, and leave Ctrl-C to it, and other signals that the whole group may get.
+them, however it ends, and leave Ctrl-C to it, and other signals that the whole group may get. If one of them dies, the
+pool ends the others, which may wait for a lock that the dead one held.
 """
 
 import ctypes
@@ -182,11 +183,20 @@ def _begin(work: Work[Any, Any], tally: Tally, parent: int) -> None:
     signal_at_the_parents_end(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    for number in _ENDS:
+    for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=_end_with_the_pool, args=(parent,), daemon=True).start()
     if work.may_hang:
         threading.Thread(target=_end_in_time, args=(tally,), daemon=True).start()
     _enter(work, tally)
+
+
+def _end_with_the_pool(parent: int) -> None:
+    """End this process at a SIGTERM of its parent, by which a pool ends workers; the group gets those of others."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+        pass
+    os._exit(1)
 
 
 def _end_in_time(tally: Tally) -> None:
