@@ -84,6 +84,7 @@ TEN = [50] * 10
 ONE = [500]
 
 N = 500
+EPOCHS = 9
 
 
 def epochs(kind: str, random: np.random.Generator) -> Iterator[tuple[bool, list[int]]]:
@@ -100,7 +101,7 @@ def epochs(kind: str, random: np.random.Generator) -> Iterator[tuple[bool, list[
         yield True, shuffled(random, N)
         yield False, shuffled(random, N, N // 2)
     dropped = {"drop_last": 448, "3 left out": 497, "one left out": 499, "a tenth": 50, "half": 250}
-    for _ in range(14):
+    for _ in range(EPOCHS):
         if kind == "the same 7 before each":
             yield False, in_order[:7]
         if kind == "7 before each":
