@@ -464,9 +464,10 @@ class Programs:
         await self.mount.serve()
 
 
-@pytest.mark.parametrize("groups", [False, True], ids=["files", "groups"])
-@pytest.mark.parametrize("policy", ["pool", "slot"])
-@pytest.mark.parametrize("kind", [directory, packed])
+@pytest.mark.parametrize(
+    ("kind", "policy", "groups"),
+    [(directory, "pool", False), (directory, "slot", True), (packed, "pool", True), (packed, "slot", False)],
+)
 @pytest.mark.slow
 def test_every_sample_comes_once_an_epoch_over_kills(
     kind: Callable[..., AbstractContextManager[Dataset]], policy: str, groups: bool, tmp_path: Path
