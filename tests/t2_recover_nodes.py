@@ -333,7 +333,7 @@ class Job:
             machine.kill()
 
 
-@pytest.mark.parametrize("kill_every", [0, 3, 7])
+@pytest.mark.parametrize("kill_every", [3, 7])
 @pytest.mark.parametrize("policy", ["pool", "pool with local storage", "slot", "slot with a sampler"])
 def test_every_sample_comes_once_an_epoch_over_kills_at_three_nodes(
     tmp_path: Path, policy: str, kill_every: int
@@ -349,7 +349,7 @@ def test_every_sample_comes_once_an_epoch_over_kills_at_three_nodes(
                     nursery.start_soon(machine.run)
                 for machine in machines:
                     await machine.wait_alive()
-                for _ in range(6):
+                for _ in range(4):
                     await job.epoch()
                     assert set(job.served.values()) == {1}
                     assert len(job.served) == len(dataset.catalog.class_of)
@@ -357,7 +357,7 @@ def test_every_sample_comes_once_an_epoch_over_kills_at_three_nodes(
                     await machine.wait_alive()
                     assert machine.membership.stats()["missed"] == 0
                     assert machine.node.stats()["errors"] == 0
-                    assert bool(machine.deaths) == bool(kill_every)
+                    assert machine.deaths
                     machine.end()
 
     with dataset_at(tmp_path / "data") as dataset:
