@@ -22,11 +22,9 @@ KILLS = 4
 RESTARTS = 2
 CASES = [
     Case("pool", "directory", "default"),
-    Case("pool", "packed", "direct_io"),
-    Case("slot", "directory", "page_cache"),
+    Case("pool", "packed", "direct_io", threads=2),
+    Case("slot", "directory", "page_cache", groups=True),
     Case("slot", "packed", "default", memory="least"),
-    Case("pool", "directory", "direct_io", groups=True),
-    Case("pool", "directory", "default", threads=2),
 ]
 
 
