@@ -112,7 +112,6 @@ def assert_each_once(names: Sequence[Any], count: int = FILES) -> None:
 
 WORKERS: dict[str, dict[str, Any]] = {
     "no workers": {},
-    "workers": {"num_workers": 2},
     "persistent": {"num_workers": 2, "persistent_workers": True},
     "spawned": {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"},
 }
