@@ -332,7 +332,8 @@ def test_epochs_of_pods_with_pids_of_their_own_are_exact(host_pid: bool, opens: 
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(train, pods))
         for pod in pods:
-            pod.end()
+            pod.unpublish()
+        assert not node.leftovers()
 
 
 def test_a_pod_without_its_empty_dir_is_published_later(node: Node, pod: Pod) -> None:
