@@ -42,6 +42,7 @@ def shuffled(key: str, count: int) -> list[int]:
     return random.Random(key).sample(range(count), count)
 
 
+FIELDS = {"words", "splits", "offers", "like", "below"}
 FUNCTIONS = {"md5": md5} | {function.__name__: function for function in (numbers, numbered_uuid, random_uuid, shuffled)}
 
 
@@ -78,6 +79,8 @@ def _trees() -> Iterator[Tree]:
     rows: dict[str, Row] = {}
     for table in ("auto_verdicts.txt", "auto_names.txt"):
         for row in rows_of(Path(__file__).with_name(table), FUNCTIONS):
+            if row.name in rows or not row.fields.keys() <= FIELDS:
+                raise ValueError(f"{table}: {row.name} is in both tables, or has a field that means nothing")
             rows[row.name] = row
     for name, fields, files in rows.values():
         paths, like = files, fields.get("like")

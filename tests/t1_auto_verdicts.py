@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from auto_trees import ANY, DIR, STEM, TREES, Tree, make
 from packs import opened
+from tree_tables import rows_of
 
 from redoxfs.dataset import Catalog, build_catalog, look_beside, read_tree
 from redoxfs.dataset.errors import ClassesError
@@ -72,6 +73,30 @@ def test_each_split_of(tmp_path: Path, tree: Tree) -> None:
 @pytest.mark.parametrize("tree", REFUSED, ids=[tree.name for tree in REFUSED])
 def test_nothing_is_redirected_of(tmp_path: Path, tree: Tree) -> None:
     check_refused(made(tmp_path, tree.build), tree.words, tree.offers)
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        ("pets  words=one  two", "'two' beside its name"),
+        ("pets  words=one\n    {c}.jpg  c=a b\npets  words=two", "two rows"),
+        ("pets  words=one  words=two", "a field twice"),
+        ("pets\n    {c}.jpg  c=a b  c=d", "a field twice"),
+        ("pets\n    {c}.jpg  c=", "no file"),
+        ("pets\n    a=b.jpg", "no file"),
+        ("pets\n    {c}.jpg  c=a b\n    a.jpg", "a.jpg twice"),
+        ("pets\n    a.jpg  c=a b", "a.jpg twice"),
+    ],
+)
+def test_a_line_of_a_table_is_not_lost_in_silence(tmp_path: Path, lines: str, fault: str) -> None:
+    (tmp_path / "trees.txt").write_text(lines)
+    with pytest.raises(ValueError, match=f"pets has {fault}: "):
+        rows_of(tmp_path / "trees.txt")
+
+
+def test_a_word_between_blanks_is_no_constant_of_a_table(tmp_path: Path) -> None:
+    (tmp_path / "trees.txt").write_text("AB = a b\npets  words=one = two\n    {c} = 1.jpg  c=AB\n# no = tree\n")
+    assert rows_of(tmp_path / "trees.txt") == [("pets", {"words": "one = two"}, ["a = 1.jpg", "b = 1.jpg"])]
 
 
 def test_a_source_named_like_half_of_a_pair_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import itertools
 import random
 import re
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 Draw = Callable[[random.Random], object]
 
+_CONSTANT = re.compile(r"([A-Z]\w*) = (.*)")
 _FIELD = re.compile(r"([A-Za-z](?:,?\w)*)=(.*)")
 _EXPRESSION = re.compile(r"[\w.]*\(|\[")
 _IN_CAPITALS = re.compile(r"\{[A-Z][^{}]*\}")
@@ -38,23 +40,38 @@ def rows_of(path: Path, functions: Mapping[str, object] | None = None) -> list[R
     blanks; an expression of Python, which may call ``functions``; or a draw: a function that returns a new value for
     each combination, in any directory. Each value of a field `a,b` has two words. A field in capitals repeats the line
     for each of its values, so that draws begin again.
+
+    Raises:
+        ValueError: a line would be lost, or a part of it: the tests would see less than the table says.
     """
-    rows: list[Row] = []
+    rows: dict[str, Row] = {}
+    files: list[str] = []
     known: dict[str, object] = {**(functions or {})}
     for line in path.read_text().replace("\n        ", "  ").splitlines():
-        word, is_constant, text = line.partition(" = ")
+        constant = _CONSTANT.fullmatch(line)
         cells = re.split("  +", line.strip())
-        fields = {match[1]: match[2] for match in map(_FIELD.fullmatch, cells) if match is not None}
+        matches = [match for match in map(_FIELD.fullmatch, cells) if match is not None]
+        fields = {match[1]: match[2] for match in matches}
         others = [cell for cell in cells if _FIELD.fullmatch(cell) is None]
-        if line.startswith("#"):
+        if not line or line.startswith("#"):
             continue
-        if is_constant:
-            known[word] = " ".join(text.split())
-        elif line.startswith("    "):
-            rows[-1].files.extend(_files(others, fields, known))
-        elif line:
-            rows.append(Row(others[0], fields, []))
-    return rows
+        if constant is not None:
+            known[constant[1]] = " ".join(constant[2].split())
+            continue
+        fault = "a field twice" if len(fields) < len(matches) else ""
+        if line.startswith("    "):
+            added = [*_files(others, fields, known)]
+            twice = [file for file, times in Counter(files + added).items() if times > 1]
+            fault = fault or ("" if added else "no file") or (f"{twice[0]} twice" if twice else "")
+            files.extend(added)
+        else:
+            name, *rest = others
+            fault = fault or (f"{rest[0]!r} beside its name" if rest else "") or ("two rows" if name in rows else "")
+            files = []
+            rows[name] = Row(name, fields, files)
+        if fault:
+            raise ValueError(f"{path.name}: {[*rows][-1]} has {fault}: {line.strip()}")
+    return [*rows.values()]
 
 
 def _files(patterns: list[str], fields: dict[str, str], known: dict[str, object]) -> Iterator[str]:

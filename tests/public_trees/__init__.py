@@ -17,8 +17,6 @@ def _tree(row: Row) -> Public:
     fields: dict[str, Any] = {**row.fields}
     for key in fields.keys() & {"label", "split", "texts"}:
         fields[key] = eval(fields[key], vars(public))
-    if len(set(row.files)) != len(row.files):
-        raise ValueError(f"{row.name} has {next(path for path in row.files if row.files.count(path) > 1)} twice")
     return Public(row.name, tuple(row.files), **fields)
 
 
