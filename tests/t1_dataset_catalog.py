@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -13,9 +14,9 @@ import pytest
 from auto_trees import make
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packs import Options, catalog_of
+from packs import Options, catalog_of, opened
 
-from redoxfs.dataset import Catalog, ClassesError
+from redoxfs.dataset import Catalog, ClassesError, build_catalog, read_tree
 from redoxfs.dataset.bases import BASES, bases_of, stem_bases
 from redoxfs.dataset.groups import TOGETHER
 from redoxfs.dataset.splits import SPLIT_WORDS, is_split, parts_named, split_of_name
@@ -387,6 +388,19 @@ def test_hard_links_across_classes_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(ClassesError, match=r"cat/again.jpg and dog/1.jpg are one file \(hard links\)"):
         catalog(tmp_path)
     assert len(flat(catalog(tmp_path, "any"))["."]) == 4
+
+
+def test_hard_links_are_names_of_one_inode_at_one_device(tmp_path: Path) -> None:
+    make(tmp_path, "cat/1.jpg", "cat/2.jpg", "dog/3.jpg")
+    os.link(tmp_path / "cat/1.jpg", tmp_path / "dog/1.jpg")
+    with opened(tmp_path) as fd:
+        tree = read_tree(fd)
+    in_dog = tree.parent == [tree.path(entry) for entry in range(len(tree))].index(b"dog")
+    elsewhere = replace(tree, device=tree.device + in_dog.astype(np.uint64))
+    assert flat(build_catalog(elsewhere, classes="dir"))["dog"] == ["dog/1.jpg", "dog/3.jpg"]
+    os.link(tmp_path / "cat/2.jpg", tmp_path / "dog/2.jpg")
+    with pytest.raises(ClassesError, match=r"cat/[12].jpg and dog/[12].jpg are one file \(hard links\)"):
+        catalog(tmp_path)
 
 
 @pytest.mark.parametrize("target", ["../all/1.jpg", "../short/1.jpg", "{root}/all/1.jpg"])
