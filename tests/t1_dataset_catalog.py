@@ -351,6 +351,22 @@ def test_a_template_joins_across_directories(tmp_path: Path) -> None:
     assert list(content(catalog(tmp_path, "dir", groups=template))) == ["images/cat", "images/dog"]
 
 
+def test_groups_of_a_template_have_kinds_and_one_file_of_the_globs(tmp_path: Path) -> None:
+    make(tmp_path, *(f"{place}/{name}" for place in "ab" for name in ("1.jpg", "2.jpg", "3.png", "4.txt", ".5.jpg")))
+    make(tmp_path, "a/6.jpg", "a/is.jpg", "b/is.jpg")
+    template = "a/{key},b/{key}"
+    found = catalog(tmp_path, "any", groups=template)
+    kinds = [("1.jpg", "2.jpg", "is.jpg"), ("3.png",), ("4.txt",)]
+    assert sorted(content(found).values()) == [[[f"a/{name}", f"b/{name}"] for name in names] for names in kinds]
+    assert "not redirected: 1 keys that lack a file of the template" in found.verdict.saw
+    some = catalog(tmp_path, "any", samples=("a/[12].jpg",), groups=template)
+    assert content(some) == {".": [["a/1.jpg", "b/1.jpg"], ["a/2.jpg", "b/2.jpg"]]}
+    assert "not redirected: 1 keys that lack a file of the template" in some.verdict.saw
+    # A key is not empty.
+    assert list(content(catalog(tmp_path, "any", groups="a/is{key}jpg")).values()) == [[["a/is.jpg"]]]
+    assert not len(catalog(tmp_path, "any", groups="a/is.{key}jpg").class_of)
+
+
 @pytest.mark.parametrize(
     ("template", "words"),
     [
