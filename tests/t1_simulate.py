@@ -80,9 +80,11 @@ def test_one_node_serves_every_sample_once_in_each_epoch(policy: str) -> None:
 def test_the_slot_policy_rereads_chunks_and_prefetch_helps() -> None:
     one = measure("slot", DATASET)
     assert one.loads_per_chunk > 6
-    assert one.demand_load_share == pytest.approx(one.loads_per_chunk * one.chunks / DATASET.files)
     assert one.remote_share == 0
     three = measure("slot", DATASET, nodes=3)
+    for row in (one, three):
+        # Three nodes ask for equally many, so one path comes twice.
+        assert row.demand_load_share == pytest.approx(row.loads_per_chunk * row.chunks / DATASET.files, rel=0.001)
     assert three.loads_per_chunk < one.loads_per_chunk
     assert three.remote_share == pytest.approx(2 / 3, rel=0.05)
     assert three.messages_per_request < 0.1
@@ -145,9 +147,9 @@ def test_pools_serve_every_sample_once_in_each_epoch(nodes: int) -> None:
 def test_the_packed_store_reads_through_small_gaps() -> None:
     cells = np.arange(20, dtype=np.int32).reshape(2, 10)
     counts = Counts()
-    Reads(cells).count([Load(1, (19, 10, 12, 13)), Load(0, tuple(range(10)))], counts)
-    assert (counts.loads, counts.samples_kept, counts.samples_read) == (2, 14, 20)
-    assert counts.samples_swept == (4 + 1) + 10, "the gap of one is read, that of five is not"
+    Reads(cells).count([Load(1, (19, 10, 14)), Load(0, tuple(range(10)))], counts)
+    assert (counts.loads, counts.samples_kept, counts.samples_read) == (2, 13, 20)
+    assert counts.samples_swept == (3 + 3) + 10, "the gap of three is read, that of four is not"
     assert counts.sweeps == 2 + 1
 
 
