@@ -6,9 +6,11 @@ import io
 import os
 import re
 import resource
+import signal
 import socket
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given
@@ -22,7 +24,7 @@ from redoxfs.cli.mount import absolute
 from redoxfs.cli.options.nodes import ClusterUpOptions
 from redoxfs.cli.program import run
 from redoxfs.launch.daemon import default_fuse_threads
-from redoxfs.launch.deadline import Look, look, read_file, run_in_child
+from redoxfs.launch.deadline import Look, call_in_child, look, read_file, run_in_child
 from redoxfs.launch.defaults import POLICIES, STORAGES
 from redoxfs.launch.errors import CommandError, MountpointError, ReportedError, UsageError
 from redoxfs.launch.fuse_options import parse_fuse_options
@@ -479,6 +481,36 @@ def test_a_call_in_a_child_returns_fails_or_times_out() -> None:
     finally:
         os.close(quiet)
         os.close(end)
+
+
+def test_a_call_in_a_child_returns_what_was_found_or_raises_what_was_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unusable() -> NoReturn:
+        raise UsageError("not so")
+
+    def killed() -> NoReturn:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+    def killed_as_it_answers() -> str:
+        write = os.write
+
+        def write_some(fd: int, data: bytes) -> NoReturn:
+            write(fd, data[:-1])
+            killed()
+
+        monkeypatch.setattr(os, "write", write_some)
+        return "an answer"
+
+    assert call_in_child(lambda: {"a": (1, None)}, 60) == {"a": (1, None)}
+    with pytest.raises(UsageError, match="not so"):
+        call_in_child(unusable, 60, CommandError)
+    for work in (killed, killed_as_it_answers):
+        with pytest.raises(OSError, match="Input/output error"):
+            call_in_child(work, 60)
+    with pytest.raises(OSError, match="Input/output error"):
+        run_in_child(killed, 60)
 
 
 def test_a_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
