@@ -315,6 +315,26 @@ def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
         assert (files_of(tmp_path, index), index.read) == ({"0.jpg": b"a"}, read)
 
 
+def test_an_index_that_another_command_is_putting_in_place_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tar_of(tmp_path / "a.tar", {"0.jpg": b"a"})
+    assert indexed(tmp_path, "a.tar").read == 1
+    (place,) = (tmp_path / "cache").glob("archives-*")
+    aside, lstat = tmp_path / "aside", os.lstat
+    place.rename(aside)
+
+    def lstat_before_it_is_in_place(path: Path) -> os.stat_result:
+        try:
+            return lstat(path)
+        finally:
+            if path == place and aside.exists():
+                aside.rename(place)
+
+    monkeypatch.setattr(os, "lstat", lstat_before_it_is_in_place)
+    assert indexed(tmp_path, "a.tar").read == 0
+
+
 def test_samples_of_unchanged_archives_are_loaded(tmp_path: Path) -> None:
     names = ["train-0.tar", "train-1.tar"]
     for number, name in enumerate(names):
