@@ -57,7 +57,8 @@ def nodes_of(
 class Pools(FailingPools):
     """Nodes that do not fail: their laps are those of all, and each sample is reserved once.
 
-    ``count_of``  how many turns each sample had;  ``here``: the samples of others that lie at each node
+    ``count_of``  how many turns each sample had;  ``here``: the samples of others that lie at each node, and
+                  ``evicted``: those of them that came back from a reservation when there was no room
     """
 
     all_stay = True
@@ -67,6 +68,7 @@ class Pools(FailingPools):
         self.of_class = [np.flatnonzero(self.class_of == cls).tolist() for cls in range(int(self.class_of.max()) + 1)]
         self.count_of: Counter[int] = Counter()
         self.here: list[set[int]] = [set() for _ in range(self.count)]
+        self.evicted: list[set[int]] = [set() for _ in range(self.count)]
         # A sample that comes for a cancelled request is kept, even if there is no room for it.
         self.forgiven_bytes = [0] * self.count
 
@@ -91,17 +93,22 @@ class Pools(FailingPools):
         node = self.processes[number].node
         assert self.here[number] == self.taken_by(number)
         assert node.held() == len(self.here[number])
+        assert all(map(node.keeps, self.here[number] - self.evicted[number])), "what came has its bytes"
         assert node.used_bytes() <= self.remote_memory_bytes + self.forgiven_bytes[number]
 
     def put_back(self, worker: Worker, sample: int) -> None:
-        if self.processes[worker.node].node.is_taken(sample):
+        node = self.processes[worker.node].node
+        if node.is_taken(sample):
             self.here[worker.node].add(sample)
         super().put_back(worker, sample)
+        if not node.keeps(sample):
+            self.evicted[worker.node].add(sample)
 
     def came(self, number: int, answer: Answer) -> None:
         super().came(number, answer)
         assert not self.here[number] & {*answer.samples}
         self.here[number].update(answer.samples)
+        self.evicted[number].difference_update(answer.samples)
 
     def came_out(self, number: int, sample: int, *, preempted: bool, remote: bool) -> None:
         super().came_out(number, sample, preempted=preempted, remote=remote)
