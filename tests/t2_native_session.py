@@ -21,10 +21,11 @@ from hypothesis import strategies as st
 from patience import PATIENCE_S
 from small_tree import FILES, FIRST, FOLDER, LINK, NAMES, PLAIN, ROOT, small_tree
 from stores import bytes_in_buffers
+from t1_native import TREES, Nested, columns_of, native_tree, tree_of
 from wire import Device, Opcode, Reply, Request
 
 from redoxfs.fs.inodes import ACCESS_LOG_INODE, CONTROL, CONTROL_INODE, DATA, EXACT, SERVED, STATS_INODE, inode_of
-from redoxfs.native import Buffer, Session
+from redoxfs.native import Buffer, Session, Tree
 from redoxfs.native._native import (
     INIT,
     INTERRUPT,
@@ -48,7 +49,7 @@ RELAY_BYTES = 64 * 1024
 class Served:
     """A session and the device it serves, in one thread. ``relay`` is the relay's end of its socket."""
 
-    def __init__(self, *, begun: bool = True, helpers: int = 0):
+    def __init__(self, *, begun: bool = True, helpers: int = 0, tree: Tree | None = None):
         self.device = Device()
         self.relay, self._front = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (self.relay, self._front):
@@ -56,7 +57,7 @@ class Served:
         self.session = Session(
             self.device.fd,
             self._front.fileno(),
-            small_tree(),
+            small_tree() if tree is None else tree,
             max_read=MAX_READ,
             helpers=helpers,
         )
@@ -277,6 +278,20 @@ def test_a_time_before_1970_counts_down_from_it(it: Served) -> None:
 def test_a_missing_name_is_cached_as_missing(it: Served, name: bytes) -> None:
     missing = wire.parse_entry(it.ask(wire.lookup(wire.ROOT, name)).body)
     assert (missing.inode, missing.entry_valid) == (0, FOREVER_S)
+
+
+@given(TREES)
+def test_lookups_are_those_of_the_dataset_tree(nested: Nested) -> None:
+    tree = tree_of(nested)
+    with closing(Served(tree=native_tree(columns_of(tree)))) as it:
+        for entry in (0, *(parent for parent in range(1, len(tree)) if tree.is_dir(parent))):
+            own = [tree.name(child) for child in tree.children_of(entry)]
+            # Names that others continue come before these.
+            near = {name + more for name in own for more in (b"\1", b"m", b"\xff")} | {name[:-1] for name in own}
+            for name in {*own, *near, b"a"} - {b"", b".", b".."}:
+                found = wire.parse_entry(it.ask(wire.lookup(inode_of(DATA, entry), name)).body)
+                child = tree.lookup(entry, name)
+                assert found.inode == (0 if child < 0 else inode_of(DATA, child))
 
 
 def test_lookups_show_the_size_of_the_answer_while_it_lasts(it: Served) -> None:
