@@ -172,7 +172,10 @@ class Node:
     def close(self) -> None:
         for process in self._processes:
             if process.poll() is None:
-                process.kill()
+                # unshare does not end a child that has become another user.
+                children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+                for pid in (*map(int, children), process.pid):
+                    os.kill(pid, signal.SIGKILL)
         # One may hang until another has ended.
         for process in self._processes:
             process.communicate()
