@@ -14,7 +14,7 @@ import pytest
 from images import image, path_in, pixels_in, read_each
 from machine import Machine
 from object_server import REFUSED, Server, serving
-from patience import until
+from patience import SLOWNESS, until
 from tars import LONG_AGO_S, tar_of
 
 CLASSES = {f"n0000010{number}": 30 for number in range(4)}
@@ -294,7 +294,7 @@ def test_inspect_and_doctor_look_at_archives(machine: Machine, shards: Path) -> 
     assert (folders["archives_layout"], folders["samples"]) == ("folders", SHARDS * KEYS)
     files = machine.inspect(shards, "--archives", "none")
     assert (files["files"], "archives" in files) == (SHARDS + 1, False)
-    done = machine.run("doctor", "--probe-seconds", "0.2", shards)
+    done = machine.run("doctor", "--probe-seconds", str(2 * SLOWNESS), shards)
     assert f"not needed: redoxfs reads {SHARDS} archives as they are" in done.stdout
 
 

@@ -14,6 +14,7 @@ from images import make_images, path_in, read_each
 from machine import Machine
 from object_server import REFUSED, STATUS_503, Server, serving
 from packs import Options, pack_here
+from patience import SLOWNESS
 from tars import tar_of
 
 import redoxfs
@@ -220,7 +221,7 @@ def unpacked(bundle: Path) -> bytes:
 def test_an_address_that_cannot_be_mounted_is_one_line(
     machine: Machine, server: Server, source: str, words: str
 ) -> None:
-    done = machine.run("mount", source.format(port=server.port), machine.mnt, "--timeout", "1")
+    done = machine.run("mount", source.format(port=server.port), machine.mnt, "--timeout", str(5 * SLOWNESS))
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("redoxfs: ")]
     assert words in line
     assert "hunter2" not in done.stderr

@@ -132,7 +132,7 @@ def verify_objects(
     return with_index_cache(check)
 
 
-class NotKeptError(CommandError):
+class NotKeptError(Exception):
     """An index cannot be kept in the folder for it: one line."""
 
 
@@ -210,7 +210,7 @@ def _translated() -> Iterator[None]:
 
 
 def in_child(call: "Callable[[], Result]") -> "Result":
-    """What ``call`` returns in a child. Raises its CommandErrors and ClassesErrors, and as `_translated`."""
+    """What ``call`` returns in a child. Raises CommandErrors, ClassesErrors and NotKeptErrors; see `_translated`."""
 
     def answer() -> "Result":
         with _translated():
@@ -219,6 +219,6 @@ def in_child(call: "Callable[[], Result]") -> "Result":
     # Here too, so that the child need not import obstore.
     with _translated():
         try:
-            return call_in_child(answer, _FETCH_S, CommandError, ClassesError)
+            return call_in_child(answer, _FETCH_S, CommandError, ClassesError, NotKeptError)
         except OSError as failure:
             raise SourceUnusableError(f"the index could not be fetched: {failure.strerror}") from None
