@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -27,6 +28,7 @@ from kube import CAPABILITIES, READERS, SIDECAR_UID, WRITER, Node, Pod, await_li
 from machine import Machine
 from patience import PATIENCE_S
 
+from redoxfs.csi.errors import CsiError
 from redoxfs.csi.records import Record, Records
 from redoxfs.csi.v1 import csi_pb2 as pb
 from redoxfs.launch.errors import FuseUnavailableError
@@ -162,6 +164,14 @@ def test_a_bad_attribute_is_refused_in_one_line(unchanged: Node, attributes: dic
     assert (code, line.count("\n")) == (INVALID, 0)
     assert words in line
     assert not unchanged.leftovers()
+
+
+@pytest.mark.parametrize("quoted", ["a", "\u20ac", "\U0001f600", "\udcff"])
+def test_a_refusal_fits_into_an_event_and_a_status_whatever_it_quotes(quoted: str) -> None:
+    """gRPC drops some of those that take more than 8 KiB, where a byte beyond ASCII takes three."""
+    line = str(CsiError(INVALID, f"begins {quoted * 100_000} ends"))
+    assert len(line.encode()) < 1024
+    assert re.fullmatch("begins .+ … .+ ends", line)
 
 
 @pytest.mark.skipif(process_limits.FOLDER is None, reason="this process may not limit a control group's processes")
@@ -364,6 +374,7 @@ file = open(sys.argv[1] + "/train/n02121808/cat3.jpg", "rb")
 print("open", flush=True)
 sys.stdin.readline()
 import os
+import re
 os.listdir(sys.argv[1] + "/train")
 os.statvfs(sys.argv[1])
 """

@@ -2,10 +2,10 @@
 
 import grpc
 
-from redoxfs.launch.say import cut, plain
+from redoxfs.launch.say import plain
 
-LONGEST_CHARACTERS = 1000
-"""gRPC drops a status whose text takes 16 KiB, and an event of Kubernetes has 1,024 bytes."""
+LONGEST_BYTES = 1000
+"""An event of Kubernetes has 1,024. gRPC may drop a status from 8 KiB on, where each byte beyond ASCII takes three."""
 
 
 class CsiError(Exception):
@@ -15,7 +15,10 @@ class CsiError(Exception):
     """
 
     def __init__(self, code: grpc.StatusCode, line: str) -> None:
-        super().__init__(cut(plain(line), LONGEST_CHARACTERS))
+        text, half = plain(line).encode(errors="replace"), LONGEST_BYTES // 2
+        if len(text) > LONGEST_BYTES:
+            text = text[:half] + " … ".encode() + text[-half:]
+        super().__init__(text.decode(errors="ignore"))
         self.code = code
 
 

@@ -29,10 +29,10 @@ LONGEST_CHARACTERS = 4000
 """A line with two names of the longest kind is shorter, unless most of their characters are written as escapes."""
 
 
-def cut(line: str, longest: int = LONGEST_CHARACTERS) -> str:
+def cut(line: str) -> str:
     """A line without its middle, if what it quotes is too long for anybody to read."""
-    half = longest // 2
-    return line if len(line) <= longest else f"{line[:half]} … {line[-half:]}"
+    half = LONGEST_CHARACTERS // 2
+    return line if len(line) <= LONGEST_CHARACTERS else f"{line[:half]} … {line[-half:]}"
 
 
 def show(line: str) -> None:
