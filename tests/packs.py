@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -21,6 +21,9 @@ from redoxfs.packed import MANIFEST, Index, PackedStore, load_index, pack
 from redoxfs.packed.index import FOLDER, arrays_of, block_offsets, describe, save_arrays, seal, tree_of
 from redoxfs.packed.packing import Packed
 from redoxfs.packed.positions import assign_positions
+
+if TYPE_CHECKING:
+    import pytest
 
 SPEED = StorageSpeed(seek_s=0.002, bytes_per_s=200e6)
 
@@ -227,3 +230,18 @@ def seal_made_up(dst: Path, catalog: Catalog, cells: Cells) -> None:
 
 def _offsets(parts: Sequence[bytes]) -> np.ndarray[Any, Any]:
     return np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+
+
+def put_in_place_when_missed(place: Path, aside: Path, monkeypatch: "pytest.MonkeyPatch") -> None:
+    """Move ``place`` to ``aside``, and back as soon as somebody has looked for it: another command puts it there."""
+    lstat = os.lstat
+    place.rename(aside)
+
+    def lstat_before_it_is_in_place(path: Path) -> os.stat_result:
+        try:
+            return lstat(path)
+        finally:
+            if path == place and aside.exists():
+                aside.rename(place)
+
+    monkeypatch.setattr(os, "lstat", lstat_before_it_is_in_place)

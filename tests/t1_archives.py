@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from packs import SPEED, opened, python_calls
+from packs import SPEED, opened, put_in_place_when_missed, python_calls
 from patience import PATIENCE_S
 from tars import LONG_AGO_S, files_of, indexed, member, paths_of, tar_of, two_archives, write_tar
 
@@ -321,17 +321,7 @@ def test_an_index_that_another_command_is_putting_in_place_is_found(
     tar_of(tmp_path / "a.tar", {"0.jpg": b"a"})
     assert indexed(tmp_path, "a.tar").read == 1
     (place,) = (tmp_path / "cache").glob("archives-*")
-    aside, lstat = tmp_path / "aside", os.lstat
-    place.rename(aside)
-
-    def lstat_before_it_is_in_place(path: Path) -> os.stat_result:
-        try:
-            return lstat(path)
-        finally:
-            if path == place and aside.exists():
-                aside.rename(place)
-
-    monkeypatch.setattr(os, "lstat", lstat_before_it_is_in_place)
+    put_in_place_when_missed(place, tmp_path / "aside", monkeypatch)
     assert indexed(tmp_path, "a.tar").read == 0
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
+from packs import put_in_place_when_missed
 
 from redoxfs.dataset import Tree, default_cache_dir, load_or_scan
 from redoxfs.launch.runtime_paths import kept_path
@@ -197,17 +198,7 @@ def test_a_scan_that_another_command_is_putting_in_place_is_found(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.load()
-    place, aside, lstat = source.entry(), source.cache / "aside", os.lstat
-    place.rename(aside)
-
-    def lstat_before_it_is_in_place(path: Path) -> os.stat_result:
-        try:
-            return lstat(path)
-        finally:
-            if path == place and aside.exists():
-                aside.rename(place)
-
-    monkeypatch.setattr(os, "lstat", lstat_before_it_is_in_place)
+    put_in_place_when_missed(source.entry(), source.cache / "aside", monkeypatch)
     assert source.load()[1]
 
 
