@@ -225,6 +225,22 @@ slots = st.builds(
 )
 
 
+def test_a_peer_that_nothing_was_noted_of_is_forgotten_alike() -> None:
+    """A checkpoint looks for what left for the peer, and so makes an empty log of it."""
+    shape: dict[str, Any] = {"nodes": 2, "samples": 3, "classes": 1, "remote_memory_bytes": 0, "exchange": 0.0}
+    job = PassingJob(2, in_order=False, told=0, habits=Habits(stat=0.0, fail=0.0, walkers=0), **shape)
+    for _ in range(3):
+        job.continued(0)
+    for steps in (1, 18, 40, 2):
+        if not job.threads:
+            job.epoch()
+        job.run(steps)
+        if steps in (40, 2):
+            job.continued(0)
+    job.lose(1, 0)
+    job.continued(1)
+
+
 class ReplacingMachine(RuleBasedStateMachine):
     """A job whose nodes are saved, compared with a copy of theirs, replaced, lost and restarted at any moment."""
 

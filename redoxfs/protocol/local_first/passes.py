@@ -288,17 +288,15 @@ class HomePasses:
     def forget(self, node: int) -> None:
         """A peer is lost, or counts from 0 on: what left for it was for this node."""
         for tree in self.trees:
-            if node not in tree.logs:
-                continue
             if tree.holds:
-                entries = tree.logs[node].entries()
+                entries = tree.log_of(node).entries()
                 samples = entries[self._is_valid(entries), 0]
             else:
                 entries, whose = self._noted(tree)
                 samples = entries[whose == node, 0]
                 own = self.samples(tree)
                 self.left_turn_array[own[self.left_by_array[own] == node]] = 0
-            del tree.logs[node]
+            tree.logs.pop(node, None)
             for sample in samples.tolist():
                 self.leave(tree, sample, self._node, tree.turn)
 
@@ -369,9 +367,11 @@ class HomePasses:
         ]
         nodes, log = [], []
         for number, tree in enumerate(self.trees):
-            nodes += [(number, node, each.since) for node, each in tree.logs.items()]
+            # An empty log and none are alike, as a look makes one: neither has a row, and the order is the nodes'.
+            logs = sorted(tree.logs.items())
+            nodes += [(number, node, each.since) for node, each in logs if each.since]
             if tree.holds:
-                of_nodes = {node: each.entries() for node, each in tree.logs.items()}
+                of_nodes = {node: each.entries() for node, each in logs}
             else:
                 entries, whose = self._noted(tree)
                 of_nodes = {node: entries[whose == node] for node in np.flatnonzero(np.bincount(whose)).tolist()}
