@@ -373,6 +373,12 @@ class Job:
         self.last_thread += 1
         return Thread(node, self.last_thread, todo, walks=walks, visits=visits)
 
+    def go_on(self, steps: int) -> None:
+        """So many steps, of a new epoch where the last one is over."""
+        if not self.threads:
+            self.epoch()
+        self.run(steps)
+
     def run(self, steps: int = 0) -> None:
         """With ``steps``, so many; else until all threads are through."""
         most = steps or STEPS_PER_TURN * (10 + sum(len(thread.todo) for thread in self.threads))

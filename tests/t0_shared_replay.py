@@ -225,19 +225,33 @@ slots = st.builds(
 )
 
 
+def passing_job(seed: int, classes: int, walkers: int) -> PassingJob:
+    """Two nodes with three samples, which no node sends ahead."""
+    shape: dict[str, Any] = {"nodes": 2, "samples": 3, "remote_memory_bytes": 0, "exchange": 0.0}
+    habits = Habits(stat=0.0, fail=0.0, walkers=walkers)
+    return PassingJob(seed, classes=classes, habits=habits, in_order=False, told=0, **shape)
+
+
 def test_a_peer_that_nothing_was_noted_of_is_forgotten_alike() -> None:
     """A checkpoint looks for what left for the peer, and so makes an empty log of it."""
-    shape: dict[str, Any] = {"nodes": 2, "samples": 3, "classes": 1, "remote_memory_bytes": 0, "exchange": 0.0}
-    job = PassingJob(2, in_order=False, told=0, habits=Habits(stat=0.0, fail=0.0, walkers=0), **shape)
+    job = passing_job(2, classes=1, walkers=0)
     for _ in range(3):
         job.continued(0)
     for steps in (1, 18, 40, 2):
-        if not job.threads:
-            job.epoch()
-        job.run(steps)
+        job.go_on(steps)
         if steps in (40, 2):
             job.continued(0)
     job.lose(1, 0)
+    job.continued(1)
+
+
+def test_an_open_that_was_overtaken_is_noted_alike() -> None:
+    """The sample of the open that overtook it leaves again after the checkpoint."""
+    job = passing_job(26, classes=2, walkers=2)
+    job.go_on(13)
+    job.continued(0)
+    job.replace(1)
+    job.go_on(26)
     job.continued(1)
 
 
@@ -251,9 +265,7 @@ class ReplacingMachine(RuleBasedStateMachine):
 
     @rule(steps=st.integers(1, 40))
     def go_on(self, steps: int) -> None:
-        if not self.job.threads:
-            self.job.epoch()
-        self.job.run(steps)
+        self.job.go_on(steps)
 
     @rule(data=st.data())
     def save(self, data: st.DataObject) -> None:

@@ -265,7 +265,9 @@ class HomePasses:
         tree.holds = True
         entries, whose = self._noted(tree)
         for node in np.flatnonzero(np.bincount(whose)).tolist():
-            tree.log_of(node).set(entries[whose == node])
+            of_node = entries[whose == node]
+            of_node[:, 1] = np.maximum.accumulate(of_node[:, 1])
+            tree.log_of(node).set(of_node)
         samples = entries[:, 0]
         self.held_array[samples] = True
         self.held_of_array += np.bincount(self._class_array[samples], minlength=len(self.held_of)).astype(np.int32)
@@ -275,13 +277,12 @@ class HomePasses:
         own = self.samples(tree)
         own = own[self.left_array[own] > 0]
         own = own[np.argsort(self.left_array[own])]
-        whose, turns = self.left_by_array[own].astype(np.int32), self.left_turn_array[own].copy()
+        whose, turns = self.left_by_array[own].astype(np.int32), self.left_turn_array[own]
         is_of_run = np.zeros(len(own), np.bool_)
         for node in np.flatnonzero(np.bincount(whose)).tolist():
             of_node = whose == node
-            # A message that was overtaken has an earlier open.
-            turns[of_node] = np.maximum.accumulate(turns[of_node])
-            is_of_run |= of_node & (turns > tree.log_of(node).since)
+            # A message that was overtaken has an earlier open. It stays as it is: what it is raised to may leave again.
+            is_of_run[of_node] = np.maximum.accumulate(turns[of_node]) > tree.log_of(node).since
         entries = np.stack([own, turns, self.left_array[own]], axis=1).astype(np.int32)
         return entries[is_of_run], whose[is_of_run]
 
