@@ -233,6 +233,13 @@ def test_copies_on_a_disk_that_is_read_only_are_read_and_listed(machine: Machine
         assert [(each["files"], each["damaged_files"]) for each in found] == 2 * [(here["samples"], 0)]
         assert machine.run("cache", "rm", where, told[0]["key"]).returncode == 4
         machine.ok("umount", machine.mnt)
+        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+        for path in where.glob("*/*.data"):
+            flip(path, 100)
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        verified = machine.run("cache", "verify", where)
+        assert (verified.returncode, verified.stderr.count("1 of them damaged")) == (9, 2)
+        assert "damaged copies, which cannot be marked (Read-only file system)" in verified.stderr
         # Without its lock it is of no use, and nothing waits for that.
         subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
         for lock in where.glob("*/lock"):

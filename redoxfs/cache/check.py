@@ -16,12 +16,13 @@ from redoxfs.packed.index import SUM_BLOCK_BYTES
 
 @dataclass(slots=True)
 class Checked:
-    """``damaged`` copies of files are taken back. ``index_bytes`` of indexes are damaged."""
+    """``damaged`` copies are taken back, unless ``fault`` says why not. ``index_bytes`` of indexes are damaged."""
 
     files: int = 0
     size: int = 0
     damaged: int = 0
     index_bytes: int = 0
+    fault: str = ""
 
 
 def verify(root: Root, key: str, progress: Callable[[int, int, int], None]) -> Checked:
@@ -63,11 +64,14 @@ def _verified(folder: Folder, progress: Callable[[int, int, int], None]) -> Chec
         progress(checked.files, checked.size, total)
     checked.damaged = len(wrong)
     if wrong:
-        segment = Segment(folder, Disk())
         try:
-            segment.append(TAKEN_BACK, wrong, [])
-        finally:
-            segment.close()
+            segment = Segment(folder, Disk())
+            try:
+                segment.append(TAKEN_BACK, wrong, [])
+            finally:
+                segment.close()
+        except OSError as failure:
+            checked.fault = failure.strerror or str(failure)
     return checked
 
 

@@ -72,11 +72,12 @@ def _verify(root: "Root", options: CacheVerifyOptions) -> int:
     from redoxfs.cache import verify
 
     found = []
-    damaged = 0
+    damaged, fault = 0, ""
     for entry in root.entries():
         with showing("verify") as progress:
             checked = verify(root, entry.key, progress)
         damaged += checked.damaged + checked.index_bytes
+        fault = checked.fault or fault
         found.append(
             {
                 "key": entry.key,
@@ -97,7 +98,8 @@ def _verify(root: "Root", options: CacheVerifyOptions) -> int:
     elif not found:
         say(f"{root.name}: contains no dataset")
     if damaged:
-        raise DamagedError(f"{root.name}: has damaged copies, which are given up; mounts read these files from SOURCE")
+        what = f"cannot be marked ({fault})" if fault else "are given up"
+        raise DamagedError(f"{root.name}: has damaged copies, which {what}; mounts read these files from SOURCE")
     return 0
 
 
