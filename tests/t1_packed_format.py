@@ -33,6 +33,7 @@ from packs import (
 
 from redoxfs.chunks import UNKNOWN_SPEED, Cells, build_cells, measure_storage, measurement
 from redoxfs.chunks.measurement import MOST_FILES
+from redoxfs.chunks.storage_speed import StorageSpeed, speed_of_reads
 from redoxfs.cli import main
 from redoxfs.cli.values import storage_speed
 from redoxfs.dataset import Catalog
@@ -455,7 +456,7 @@ def test_the_largest_chunks_are_split_for_the_pool(grouped: Path, tmp_path: Path
 def test_the_speed_of_a_storage_is_measured_with_few_files_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that are largest, since short ones give no long reads."""
+    """Those that are largest, since short ones give no long reads. A read is as long as what came."""
     monkeypatch.setattr(measurement, "LASTS_S", 0.001)
     files = [tmp_path / str(number) for number in range(MOST_FILES + 50)]
     for number, path in enumerate(files):
@@ -468,8 +469,16 @@ def test_the_speed_of_a_storage_is_measured_with_few_files_open(
         opened_files.append(path)
         return known(path, flags)
 
+    read: list[int] = []
+
+    def speed(seek_s: float, large: int, large_s: float, even: int, even_s: float) -> StorageSpeed:
+        read.append(large)
+        return speed_of_reads(seek_s, large, large_s, even, even_s)
+
     monkeypatch.setattr(os, "open", noted)
+    monkeypatch.setattr(measurement, "speed_of_reads", speed)
     assert measure_storage(files) != UNKNOWN_SPEED
+    assert read == [2 << 20]
     assert sorted(map(str, opened_files)) == sorted(map(str, files[50:]))
 
 

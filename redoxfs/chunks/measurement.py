@@ -45,14 +45,15 @@ def measure_storage(files: Sequence[Path]) -> StorageSpeed:
             at = at_random.randrange(max(1, sizes[number] - size)) & ~(SMALL_BYTES - 1)
             return lambda: _read(fds[number], at, size)
 
-        seek_s = _seconds_each(lambda: anywhere(SMALL_BYTES))
-        large_s = _seconds_each(lambda: anywhere(LARGE_BYTES))
-        even = max(SMALL_BYTES, even_bytes(seek_s, LARGE_BYTES, large_s))
-        even_s = _seconds_each(lambda: anywhere(even))
+        seek_s, _ = _each(lambda: anywhere(SMALL_BYTES))
+        # A read ends with its file, so it is as long as what came.
+        large_s, large = _each(lambda: anywhere(LARGE_BYTES))
+        asked = max(SMALL_BYTES, even_bytes(seek_s, large, large_s))
+        even_s, even = _each(lambda: anywhere(asked))
     finally:
         for fd in fds:
             os.close(fd)
-    return speed_of_reads(seek_s, LARGE_BYTES, large_s, even, even_s)
+    return speed_of_reads(seek_s, large, large_s, even, even_s)
 
 
 def _read(fd: int, at: int, size: int) -> int:
@@ -60,20 +61,19 @@ def _read(fd: int, at: int, size: int) -> int:
     return len(os.pread(fd, size, at))
 
 
-def _seconds_each(next_read: Callable[[], Callable[[], int]]) -> float:
-    """Seconds per read, over many reads at once."""
+def _each(next_read: Callable[[], Callable[[], int]]) -> tuple[float, int]:
+    """Seconds and bytes of a read, over many reads at once."""
     from concurrent.futures import ThreadPoolExecutor
 
     begin = time.monotonic()
 
-    def work(first: Callable[[], int]) -> int:
-        reads = 1
-        first()
+    def work(first: Callable[[], int]) -> tuple[int, int]:
+        reads, size = 1, first()
         while time.monotonic() - begin < LASTS_S:
-            next_read()()
+            size += next_read()()
             reads += 1
-        return reads
+        return reads, size
 
     with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-        reads = sum(pool.map(work, [next_read() for _ in range(READS_AT_ONCE)]))
-    return (time.monotonic() - begin) / reads
+        reads, sizes = zip(*pool.map(work, [next_read() for _ in range(READS_AT_ONCE)]), strict=True)
+    return (time.monotonic() - begin) / sum(reads), sum(sizes) // sum(reads)
