@@ -159,6 +159,7 @@ def pool_node(
     exchange: float = 0,
     seed: int = 0,
     pool_seed: int | None = None,
+    reads_alone: bool = False,
     made: type[LocalFirst] = LocalFirst,
 ) -> LocalFirst:
     """A node with a pool that holds one of ``resident`` samples, at least one byte. It retains the share ``retained``
@@ -184,6 +185,7 @@ def pool_node(
         remote_memory_bytes=remote_memory_bytes,
         exchange=exchange,
         seed=seed,
+        reads_alone=reads_alone,
     )
     if isinstance(local, PassingNode):
         local.keep_passes(np.zeros(len(class_of), np.int64), 1)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import CHUNK_SIZE, Letter, Network, Worker, parts_of_chunks, pool_node, random_cells
+from networks import CHUNK_SIZE, Letter, Network, Worker, answered, parts_of_chunks, pool_node, random_cells
 from watched import Watched
 
 from redoxfs.protocol import (
@@ -89,7 +89,7 @@ class FailingNodes(Generic[N]):
         self.stopped: set[int] = set()
         self.dead: set[int] = set()
         self.cut: set[frozenset[int]] = set()
-        self.deaths = 0
+        self.deaths = self.degraded_before = 0
         self.processes: list[Process[N]] = [
             Process(self.new_node(node, 0), 0, dict.fromkeys(set(range(nodes)) - {node}, 0)) for node in range(nodes)
         ]
@@ -222,8 +222,14 @@ class FailingNodes(Generic[N]):
             self.start_again(number)
         self.tell_truth()
 
+    @property
+    def degraded(self) -> int:
+        living = [process.node for number, process in enumerate(self.processes) if number not in self.dead]
+        return self.degraded_before + sum([node.degraded for node in living])
+
     def kill(self, number: int) -> None:
         self.deaths += 1
+        self.degraded_before += self.processes[number].node.degraded
         self.dead.add(number)
         self.stopped.discard(number)
         self.workers = [worker for worker in self.workers if worker.node != number]
@@ -342,7 +348,7 @@ class FailingNodes(Generic[N]):
             worker.ticket = None
             if served is None:
                 assert worker.reserves
-                assert self.may_get_none(number)
+                assert self.may_get_none(worker)
             elif worker.reserves:
                 assert not served.loads
                 self.note_reserved(worker, served.sample, preempted=served.preempted, remote=served.remote)
@@ -385,9 +391,9 @@ class FailingNodes(Generic[N]):
 
     # What the policies differ in
 
-    def may_get_none(self, number: int) -> bool:
+    def may_get_none(self, worker: Worker) -> bool:
         """Whether a stat that waits may get no sample."""
-        return self.processes[number].lost == {n for n in range(len(self.processes)) if n != number}
+        return self.processes[worker.node].lost == {n for n in range(len(self.processes)) if n != worker.node}
 
     def put_back(self, worker: Worker, sample: int) -> None:
         raise NotImplementedError
@@ -442,9 +448,11 @@ class PoolNodes(FailingNodes[P]):
     """Nodes that each have a pool of their part of the samples.
 
     ``class_of``  int32[S];  ``part_of``: int8[S], the node that has each sample;  ``count``: of nodes
+    ``reads_alone``  nodes can read the samples of others
     """
 
     late_answers = True
+    reads_alone: bool
     class_of: npt.NDArray[np.int32]
     part_of: npt.NDArray[np.int8]
     count: int
@@ -457,8 +465,15 @@ class PoolNodes(FailingNodes[P]):
             self.processes[number].node.rejoin(np.max(begun, axis=0))
         self.deliver(number, ())
 
+    def may_get_none(self, worker: Worker) -> bool:
+        lies_at = self.part_of[self.class_of == self.class_of[worker.asked]]
+        is_alone = self.reads_alone and np.isin(lies_at, [*self.processes[worker.node].lost]).all()
+        return bool(is_alone) or super().may_get_none(worker)
+
     def is_hopeless(self, worker: Worker) -> bool:
-        """Where no reachable node has samples of the class in any lap."""
+        """Where no reachable node has samples of the class in any lap, and none can read them."""
+        if self.reads_alone:
+            return False
         nodes = [worker.node, *(n for n in range(self.count) if n != worker.node and self.reaches(worker.node, n))]
         return not np.isin(self.part_of[self.class_of == self.class_of[worker.asked]], nodes).any()
 
@@ -480,6 +495,7 @@ class Pools(PoolNodes[LocalFirst]):
         retained: float = 0,
         remote_memory_bytes: int = 1 << 30,
         exchange: float = 0,
+        reads_alone: bool = False,
         stats: float = 0,
         cancels: float = 0,
     ) -> None:
@@ -490,6 +506,7 @@ class Pools(PoolNodes[LocalFirst]):
         self.part_of = parts_of_chunks(self.cells, [draw.randrange(nodes) for _ in self.cells])
         self.sizes = np.array([draw.randint(1, 3) for _ in range(samples)], np.int64)
         self.count, self.remote_memory_bytes, self.exchange = nodes, remote_memory_bytes, exchange
+        self.reads_alone = reads_alone
         self.bytes: dict[int, Bytes] = {}
         self.taken: set[int] = set()
         self.turns_before: Counter[tuple[int, int]] = Counter()
@@ -513,6 +530,7 @@ class Pools(PoolNodes[LocalFirst]):
             remote_memory_bytes=self.remote_memory_bytes,
             exchange=self.exchange,
             seed=seed,
+            reads_alone=self.reads_alone,
             made=WatchedPool,
         )
 
@@ -664,6 +682,7 @@ class Passing(PoolNodes[PassingNode]):
         faults: Faults,
         told: bool,
         exchange: float = 0,
+        reads_alone: bool = False,
         stats: float = 0,
         cancels: float = 0,
     ) -> None:
@@ -672,6 +691,7 @@ class Passing(PoolNodes[PassingNode]):
         self.cells = random_cells(draw, samples)
         self.part_of = parts_of_chunks(self.cells, [draw.randrange(nodes) for _ in self.cells])
         self.count, self.told, self.exchange, self.calls = nodes, told, exchange, 0
+        self.reads_alone = reads_alone
         super().__init__(seed, nodes=nodes, samples=samples, faults=faults, stats=stats, cancels=cancels)
 
     def new_node(self, number: int, start: int) -> PassingNode:
@@ -686,6 +706,7 @@ class Passing(PoolNodes[PassingNode]):
             remote_memory_bytes=4,
             exchange=self.exchange,
             seed=self.seed + number + 10 * start,
+            reads_alone=self.reads_alone,
             made=PassingNode,
         )
         assert isinstance(node, PassingNode)
@@ -713,7 +734,7 @@ class Passing(PoolNodes[PassingNode]):
                 in_pool = int(node._pool.are_left(cls, node._own_members(cls)).sum())
                 assert left == in_pool + node._reservations.count_own(cls)
 
-    def may_get_none(self, number: int) -> bool:  # noqa: ARG002
+    def may_get_none(self, worker: Worker) -> bool:  # noqa: ARG002
         """Where nobody has a sample that passes allow, too."""
         return True
 
@@ -758,9 +779,11 @@ def check_pools(network: Pools, *, requests: int, workers: int) -> None:
     fail_and_recover(network, requests=requests, workers=workers)
     network.check_turns()
     fresh_after = np.maximum(np.max(network.laps(), axis=0), network.died_in)
+    degraded = network.degraded
     network.ask_for(3 * requests, workers=workers)
     network.run()
     network.check_turns()
+    assert network.degraded == degraded
     network.check_exact(fresh_after)
     assert all(worker.is_through for worker in network.workers)
 
@@ -792,7 +815,6 @@ class Slots(FailingNodes[SlotNode]):
         self.homes = homes_by_vc(self.columns, CHUNK_SIZE, nodes)
         self.policies: list[Watched] = []
         self.turns: Counter[int] = Counter()
-        self.degraded_before = 0
         self.epoch = 0
         self.orders: dict[int, npt.NDArray[np.int32]] = {}
         super().__init__(seed, nodes=nodes, samples=samples, faults=faults, stats=stats, cancels=cancels)
@@ -830,15 +852,6 @@ class Slots(FailingNodes[SlotNode]):
                 self.processes[number].node.follow(other, self.epoch, self.orders[other])
             if self.random.random() < 0.5:
                 self.processes[other].node.follow(number, self.epoch, self.orders[number])
-
-    def kill(self, number: int) -> None:
-        self.degraded_before += self.processes[number].node.degraded
-        super().kill(number)
-
-    @property
-    def degraded(self) -> int:
-        living = [process.node for number, process in enumerate(self.processes) if number not in self.dead]
-        return self.degraded_before + sum(node.degraded for node in living)
 
     def is_hopeless(self, worker: Worker) -> bool:
         """A stat has a deadline, and so has an open of a sample that cannot be read here."""
@@ -912,6 +925,7 @@ pools = st.builds(
     retained=st.sampled_from([0, 0.5, 1]),
     remote_memory_bytes=st.sampled_from([0, 2, 6, 1 << 30]),
     exchange=st.sampled_from([0, 0.3, 1]),
+    reads_alone=st.booleans(),
     stats=stats,
     cancels=cancels,
 )
@@ -925,6 +939,7 @@ passing = st.builds(
     faults=faults,
     told=st.booleans(),
     exchange=st.sampled_from([0, 0.3, 1]),
+    reads_alone=st.booleans(),
     stats=stats,
     cancels=cancels,
 )
@@ -955,6 +970,53 @@ def test_pools_that_keep_passes_are_never_stuck_whatever_nodes_are_lost(
     network: Passing, requests: int, workers: int
 ) -> None:
     check_passing(network, requests=requests, workers=workers)
+
+
+@pytest.mark.parametrize("made", [LocalFirst, PassingNode])
+def test_of_a_class_that_lies_at_lost_nodes_alone_the_very_sample_is_read(made: type[LocalFirst]) -> None:
+    cells = np.arange(12, dtype=np.int32).reshape(3, 4)
+
+    nodes = [
+        pool_node(
+            number,
+            3,
+            cells=cells,
+            class_of=np.array([0] * 4 + [1] * 8, np.int32),
+            part_of=np.array([2] * 4 + [0] * 4 + [2] * 4, np.int8),
+            sample_bytes=np.ones(12, np.int64),
+            resident=1,
+            remote_memory_bytes=100,
+            reads_alone=number != 1,
+            made=made,
+        )
+        for number in range(3)
+    ]
+    node, patient, _ = nodes
+    waits, reserves = node.request(3), node.reserve(1)
+    assert isinstance(waits, Pending)
+    assert isinstance(reserves, Pending)
+    assert (node.lost(1), node.classes_alone()) == ((), 0)
+    node.found(1)
+    node.outbox.clear()
+    assert node.lost(2) == (Delivered(waits.ticket, Served(3, remote=True)), Delivered(reserves.ticket, None))
+    # No other node is asked, and a stat has nothing to wait for.
+    assert [node.request(sample) for sample in (2, 2, 0)] == [Served(sample, remote=True) for sample in (2, 2, 0)]
+    assert (node.reserve(1), node.outbox, node.degraded, node.classes_alone()) == (None, [], 4, 1)
+    assert node.turns().given == 0
+    # The class whose samples lie here as well goes on with those.
+    own = node.request(8)
+    assert isinstance(own, Served)
+    assert own.sample in {4, 5, 6, 7}
+    # The lap of the node that comes back goes on with all of its samples.
+    node.found(2)
+    node.outbox.clear()
+    assert all(isinstance(node.request(sample), Pending) for sample in range(4))
+    assert sorted(served.sample for served in answered(nodes, node).values()) == [0, 1, 2, 3]
+    assert (node.degraded, node.missed) == (4, 0)
+    # On storage of its own, a node waits for the others.
+    assert (patient.lost(2), patient.classes_alone()) == ((), 0)
+    assert isinstance(patient.request(3), Pending)
+    assert isinstance(patient.reserve(3), Pending)
 
 
 HISTORIES = {
@@ -1017,6 +1079,7 @@ def test_a_thousand_seeds() -> None:
                         retained=draw.choice([0, 0.5, 1]),
                         remote_memory_bytes=draw.choice([0, 2, 6, 1 << 30]),
                         exchange=draw.choice([0, 0.3, 1]),
+                        reads_alone=draw.random() < 0.5,
                         stats=stats,
                         cancels=cancels,
                     ),

@@ -61,6 +61,7 @@ class PoolJob(Job):
         retained: float = 0,
         remote_memory_bytes: int = 1 << 30,
         exchange: float = 0.0,
+        reads_alone: bool = False,
         habits: Habits = READS,
     ) -> None:
         draw = random.Random(seed)
@@ -70,7 +71,7 @@ class PoolJob(Job):
         self.cells = random_cells(draw, samples)
         self.part_of = parts_of_chunks(self.cells, [draw.randrange(nodes) for _ in self.cells])
         self.sizes = np.array([draw.randint(1, 3) for _ in range(samples)], np.int64)
-        self.remote_memory_bytes, self.exchange = remote_memory_bytes, exchange
+        self.remote_memory_bytes, self.exchange, self.reads_alone = remote_memory_bytes, exchange, reads_alone
         super().__init__(seed, nodes=nodes, samples=samples, habits=habits)
 
     def policy(self, number: int, seed: int) -> LocalFirst:
@@ -86,6 +87,7 @@ class PoolJob(Job):
             remote_memory_bytes=self.remote_memory_bytes,
             exchange=self.exchange,
             seed=seed,
+            reads_alone=self.reads_alone,
             made=self.made,
         )
 
@@ -197,6 +199,7 @@ pools = st.builds(
     retained=st.sampled_from([0, 0.5, 1]),
     remote_memory_bytes=st.sampled_from([0, 5, 40, 1 << 30]),
     exchange=st.sampled_from([0.0, 0.3, 1.0]),
+    reads_alone=st.booleans(),
     habits=habits,
 )
 
@@ -208,6 +211,7 @@ passing = st.builds(
     classes=st.integers(1, 3),
     remote_memory_bytes=st.sampled_from([0, 5, 1 << 30]),
     exchange=st.sampled_from([0.0, 1.0]),
+    reads_alone=st.booleans(),
     habits=habits,
     in_order=st.booleans(),
     told=st.sampled_from([0, 0.5]),
@@ -253,6 +257,28 @@ def test_an_open_that_was_overtaken_is_noted_alike() -> None:
     job.replace(1)
     job.go_on(26)
     job.continued(1)
+
+
+@pytest.mark.parametrize("made", [PoolJob, PassingJob])
+def test_a_node_continues_alone_where_all_of_a_class_is_at_lost_nodes(made: type[PoolJob]) -> None:
+    passes: dict[str, Any] = {"in_order": True, "told": 0} if made is PassingJob else {}
+    job = made(1, nodes=2, samples=24, classes=8, reads_alone=True, habits=Habits(stat=0.3), **passes)
+    station = job.stations[0]
+    job.epoch()
+    for at in range(90):
+        if at == 10:
+            # Some wait for it now.
+            assert station.undecided
+            job.lose(0, 1)
+            assert not station.undecided
+        if at % 3 == 0:
+            station.save()
+        job.run(2)
+        job.continued(0)
+    assert station.policy.degraded > 4
+    job.replace(0)
+    job.find(0, 1)
+    job.run()
 
 
 class ReplacingMachine(RuleBasedStateMachine):

@@ -93,9 +93,9 @@ def read(mountpoint: Path, names: Sequence[str], reads: Reads, hold: threading.E
         reads.longest_s = max(reads.longest_s, time.monotonic() - began)
 
 
-def start(machine: Machine, source: Path, options: Sequence[str]) -> list[Path]:
+def start(machine: Machine, source: Path, options: Sequence[str], *, classes: int = len(CLASSES)) -> list[Path]:
     mountpoints = machine.mount_nodes(source, reserve_addresses(NODES), *OPTIONS, *options)
-    assert all(machine.stats(mountpoint)["classes"] == len(CLASSES) for mountpoint in mountpoints)
+    assert all(machine.stats(mountpoint)["classes"] == classes for mountpoint in mountpoints)
     return mountpoints
 
 
@@ -156,6 +156,32 @@ def test_opens_end_in_time_when_a_node_dies_or_hangs(
     finally:
         if how is signal.SIGSTOP:
             os.kill(pid, signal.SIGCONT)
+
+
+def test_of_classes_that_lie_at_a_lost_node_alone_the_very_files_are_read(machine: Machine, tmp_path: Path) -> None:
+    singles = {f"single{number}": 1 for number in range(24)}
+    make_images(tmp_path / "images", {"c12": 12, **singles}, typical_bytes=500)
+    (tmp_path / "images/train/c12/train-c12-0.png").unlink()
+    mountpoints = start(machine, tmp_path / "images", (), classes=25)
+    names = names_of(tmp_path / "images")
+    left = mountpoints[:2]
+    epoch(mountpoints, names)
+    pid = machine.pid(mountpoints[2])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        # Also opens that began before the node was known to be lost.
+        for _ in range(2):
+            found = epoch(left, names)
+            assert [reads.failed for reads in found] == [0, 0]
+            assert set(turns(found)) >= {name for name in names if "single" in name}
+        assert all(machine.stats(mountpoint)["degraded"] > 0 for mountpoint in left)
+        assert machine.log().count("classes whose samples are all at lost nodes") == 2
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until(lambda: all(states(machine, mountpoint) == ["ready", "ready"] for mountpoint in mountpoints))
+    degraded = [machine.stats(mountpoint)["degraded"] for mountpoint in left]
+    assert not sum(reads.failed for reads in epoch(mountpoints, names))
+    assert [machine.stats(mountpoint)["degraded"] for mountpoint in left] == degraded
 
 
 @pytest.mark.parametrize("options", [(), SLOT])

@@ -83,7 +83,7 @@ class Sharing:
     """The part of a plan that is about other nodes.
 
     ``policy``       the plan's policy
-    ``reads_alone``  if no node answers, this node reads the requested sample itself
+    ``reads_alone``  if no node answers in time, this node reads the requested sample itself
     ``lies_at``      int8[S], the only node that can read each sample; None where storage is shared
     """
 
@@ -393,6 +393,7 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             remote_memory_bytes=share.memory_bytes,
             exchange=share.exchange or 0.0,
             seed=seed + share.node,
+            reads_alone=share.shared_storage,
         )
         if isinstance(node, PassingNode):
             node.keep_passes(*_trees(catalog))

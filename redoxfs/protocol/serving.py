@@ -182,6 +182,10 @@ class SharedServingPolicy(SharedPolicy, _Serving, Protocol):
         """How many requests got the very sample they asked for, as its home was lost."""
         return 0
 
+    def classes_alone(self) -> int:
+        """Of how many classes every request gets the very sample it asks for now, as all their nodes are lost."""
+        return 0
+
     def follow(self, requester: int, epoch: int, order: Numbers) -> None:
         """``requester``, this node or another, will ask in ``order`` in ``epoch``."""
         del requester, epoch, order

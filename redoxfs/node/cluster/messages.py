@@ -157,6 +157,9 @@ class Messages:
 
     def lost(self, node: int) -> None:
         self._changed(self._policy.lost(node))
+        alone = self._policy.classes_alone()
+        if alone:
+            log.warning("classes whose samples are all at lost nodes: %d; an open of one reads the very file", alone)
 
     def found(self, node: int) -> None:
         self._changed(self._policy.found(node))

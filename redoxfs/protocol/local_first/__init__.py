@@ -31,10 +31,12 @@ lost or restarted during it, or if it begins while a peer is lost. A node that n
 none, and has asked every peer that is there twice, begins the next lap without the rest, which counts as `missed`.
 Twice, because samples that were between two peers in the first round have arrived by the second. If a peer needs a
 sample and does not know that the lap is incomplete, a node that knows asks on its behalf after an empty answer. A lap
-whose samples are all at lost peers is skipped. Once all peers are lost, no stat waits: those that waited are repeated,
-and get what is here or nothing. A node that learns of a later lap begins it, even if it has samples left: it was
-stopped or cut off while others went on. Those samples are dropped and `missed`, and their reservations are `revoked`: a
-sample of the old lap that is served after it might have its next turn before others.
+whose samples are all at lost peers is skipped. Where storage is shared, nobody waits for a class whose samples are all
+at lost peers: an open gets the very sample that it asks for, which no lap counts (`degraded`), and a stat none. Once
+all peers are lost, no stat waits: those that waited are repeated, and get what is here or nothing. A node that learns
+of a later lap begins it, even if it has samples left: it was stopped or cut off while others went on. Those samples are
+dropped and `missed`, and their reservations are `revoked`: a sample of the old lap that is served after it might have
+its next turn before others.
 
 A process that replaces another knows nothing. It joins the lap that others have begun, without samples of its own, as
 it cannot know which of them were done. It takes its part from the next lap on (`rejoin`). Turns of the process before

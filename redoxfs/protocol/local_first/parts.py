@@ -44,6 +44,11 @@ class NodeParts:
         """Whether any of ``nodes`` has samples of a class of its own."""
         return any(self._of_node[node][cls] for node in nodes)
 
+    def count_only_of(self, nodes: Iterable[int]) -> int:
+        """How many classes have samples of their own at ``nodes`` and at no other."""
+        here = self._of_node_array[[*nodes]].sum(axis=0)
+        return int(np.count_nonzero((here > 0) & (here == self._of_node_array.sum(axis=0))))
+
     def is_own(self, node: int) -> Flags:
         """bool[S]: the samples that are a node's own."""
         own: Flags = self._part_array == node

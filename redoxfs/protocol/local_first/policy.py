@@ -26,12 +26,13 @@ class LocalFirst(NodeState, SharedServingPolicy):
 
     message_kind = Take
     missed = 0
+    degraded = 0
 
     def request(self, sample: int) -> Served | Pending:
         self.chosen.clear()
         cls = self._class_of[sample]
         served = self._serve(cls)
-        turn = self._wait(cls, reserves=False) if served is None else served
+        turn = self._read_alone(sample) or self._wait(sample, reserves=False) if served is None else served
         if self._exchange.share:
             self._count_exchange(cls)
         return turn
@@ -43,9 +44,9 @@ class LocalFirst(NodeState, SharedServingPolicy):
         reserved = self._reserve_one(cls)
         if reserved is not None:
             return reserved.sample
-        if self._is_rest_reserved(cls) or not self._there:
+        if self._is_rest_reserved(cls) or not self._do_stats_wait(cls):
             return None
-        return self._wait(cls, reserves=True)
+        return self._wait(sample, reserves=True)
 
     def take(self, reserved: int, path: int = -1) -> Served:  # noqa: ARG002
         cls = self._class_of[reserved]
@@ -330,6 +331,25 @@ class LocalFirst(NodeState, SharedServingPolicy):
         """Whether this node, or a peer that is not lost, has samples of the class in each lap."""
         return self._parts.has_any([self._node, *self._there], cls)
 
+    def classes_alone(self) -> int:
+        lost = self._peers.keys() - self._there
+        return self._parts.count_only_of(lost) if self._reads_alone and lost else 0
+
+    def _is_alone(self, cls: int) -> bool:
+        """Whether this node reads what it is asked for: it can, and all nodes with samples of the class are lost."""
+        return self._reads_alone and not self._has_any_own(cls)
+
+    def _read_alone(self, sample: int) -> Served | None:
+        """The very sample that was asked for. Its home does not know of this turn, and no lap counts it."""
+        if not self._is_alone(self._class_of[sample]):
+            return None
+        self.degraded += 1
+        return Served(sample, remote=True)
+
+    def _do_stats_wait(self, cls: int) -> bool:
+        """Whether a peer may give a stat something to reserve."""
+        return bool(self._there) and not self._is_alone(cls)
+
     def _begin_lap(self, cls: int, lap: int) -> None:
         """Begin ``lap``. Samples left of laps before are missed: this node did not know that those laps were over."""
         if self._left[cls] or cls in self._taken or cls in self._reservations or lap > self._lap[cls] + 1:
@@ -366,8 +386,9 @@ class LocalFirst(NodeState, SharedServingPolicy):
 
     # Peers
 
-    def _wait(self, cls: int, *, reserves: bool) -> Pending:
-        ticket = self._waiting.add(cls, reserves=reserves)
+    def _wait(self, sample: int, *, reserves: bool) -> Pending:
+        cls = self._class_of[sample]
+        ticket = self._waiting.add(cls, sample, reserves=reserves)
         if cls not in self._asked:
             self._ask(cls)
         return Pending(ticket)
@@ -377,14 +398,17 @@ class LocalFirst(NodeState, SharedServingPolicy):
 
         None of these preempts what another reserved here: the caller knows nothing of that reservation yet.
 
-        Without peers no stat waits on. Its caller repeats it, and gets what a stat gets that comes now.
+        Where no peer can answer, no stat waits on. Its caller repeats it, and gets what a stat gets that comes now.
         """
         delivered: dict[Ticket, Served | None] = {}
         promised: set[int] = set()
         waiting = self._waiting.pop(cls)
         for ticket in sorted(waiting, key=lambda ticket: ticket.reserves):
-            served = self._promise(cls, promised) if ticket.reserves else self._serve(cls)
-            if served is not None or (ticket.reserves and not self._there):
+            if ticket.reserves:
+                served = self._promise(cls, promised)
+            else:
+                served = self._serve(cls) or self._read_alone(ticket.sample)
+            if served is not None or (ticket.reserves and not self._do_stats_wait(cls)):
                 delivered[ticket] = served
             if served is not None and ticket.reserves:
                 promised.add(served.sample)
@@ -396,7 +420,7 @@ class LocalFirst(NodeState, SharedServingPolicy):
         of ``promised``.
         """
         served = self._reserve_one(cls)
-        if served is not None or cls not in self._reservations or not self._there:
+        if served is not None or cls not in self._reservations or not self._do_stats_wait(cls):
             return served
         if not self._empty_rounds(cls) and not self._is_rest_reserved(cls):
             return None

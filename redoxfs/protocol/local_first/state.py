@@ -33,6 +33,7 @@ class NodeState:
         remote_memory_bytes: the limit of taken samples and room granted to answers.
         exchange: the share of samples to take from peers, on purpose where need alone takes less.
         seed: of what spreads over each lap when a class is exchanged.
+        reads_alone: whether the samples of all nodes can be read here.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class NodeState:
         remote_memory_bytes: int,
         exchange: float = 0.0,
         seed: int = 0,
+        reads_alone: bool = False,
     ) -> None:
         # As the pool has it: one class without samples, if there are none.
         classes = int(class_of.max(initial=0)) + 1
@@ -54,10 +56,11 @@ class NodeState:
         self.unloaded: list[int] = []
         self.revoked: list[int] = []
         self.chosen: list[int] = []
-        self.missed = 0
+        self.missed = self.degraded = 0
         self.choose_victim: ChooseVictim = oldest
         self._node = node
         self._nodes = nodes
+        self._reads_alone = reads_alone
         self._policy = policy
         # What decides about own samples: the policy, or one that is repeated.
         self._pool: Pool = policy
@@ -164,6 +167,7 @@ class NodeState:
             "node": self._node,
             "nodes": self._nodes,
             "missed": self.missed,
+            "degraded": self.degraded,
             "given": self._ledger.given,
             "last_ticket": self._waiting.last_ticket,
             "free_bytes": self._taken.free_bytes,
@@ -193,7 +197,7 @@ class NodeState:
     def resume(self, state: SharedState) -> None:
         reader = StateReader(state, node=self._node, nodes=self._nodes)
         samples, classes, nodes = len(self._class_array), len(self._lap_array), self._nodes
-        self.missed = reader.value("missed")
+        self.missed, self.degraded = reader.value("missed"), reader.value("degraded")
         of_class = self._of_classes()
         for array, saved in zip(of_class, reader.array("of_class", np.int32, len(of_class), classes), strict=True):
             array[:] = saved
@@ -221,7 +225,7 @@ class NodeState:
             self._peer(peer_number).answers[number] = Given.of(self._node, number, cls, lap, [*news, *given])
         self._taken.resume(reader.table("taken", classes, samples, 2), reader.number("free_bytes"))
         self._reservations.resume(reader.table("reserved", classes, samples, 2))
-        self._waiting.resume(reader.table("waiting", classes, MOST, 2), reader.value("last_ticket"))
+        self._waiting.resume(reader.table("waiting", classes, MOST, 2, samples), reader.value("last_ticket"))
         self._asked = {cls: (peer, number) for cls, peer, number in reader.table("asked", classes, nodes, MOST)}
         for cls, peer_number, count in reader.table("empty_answers", classes, nodes, MOST):
             self._empty_answers.setdefault(cls, {})[peer_number] = count

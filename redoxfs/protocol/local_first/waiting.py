@@ -9,10 +9,11 @@ from redoxfs.protocol.tables import rows
 
 
 class Ticket(NamedTuple):
-    """A request that waits, or a stat that ``reserves``."""
+    """A request of ``sample`` that waits, or a stat that ``reserves``."""
 
     number: int
     reserves: bool
+    sample: int
 
 
 class Waiting:
@@ -34,10 +35,10 @@ class Waiting:
         """How many tickets wait for a class."""
         return len(self._queues.get(cls, ()))
 
-    def add(self, cls: int, *, reserves: bool) -> int:
-        """A new ticket waits for a class; returns its number."""
+    def add(self, cls: int, sample: int, *, reserves: bool) -> int:
+        """A new ticket of ``sample`` waits for its class; returns its number."""
         self.last_ticket += 1
-        self._queues.setdefault(cls, deque()).append(Ticket(self.last_ticket, reserves))
+        self._queues.setdefault(cls, deque()).append(Ticket(self.last_ticket, reserves, sample))
         return self.last_ticket
 
     def cancel(self, number: int) -> None:
@@ -60,11 +61,11 @@ class Waiting:
             self._queues[cls] = deque(tickets)
 
     def table(self) -> Int64:
-        """int64[n, 3]: the class that each ticket waits for, its number, and whether it reserves; in order."""
-        return rows(((cls, *ticket) for cls, queue in self._queues.items() for ticket in queue), 3)
+        """int64[n, 4]: the class that each ticket waits for, its number, whether it reserves, its sample; in order."""
+        return rows(((cls, *ticket) for cls, queue in self._queues.items() for ticket in queue), 4)
 
     def resume(self, table: Sequence[Sequence[int]], last_ticket: int) -> None:
         """Continue where a `table` was taken."""
         self.last_ticket = last_ticket
-        for cls, number, reserves in table:
-            self._queues.setdefault(cls, deque()).append(Ticket(number, bool(reserves)))
+        for cls, number, reserves, sample in table:
+            self._queues.setdefault(cls, deque()).append(Ticket(number, bool(reserves), sample))
