@@ -66,7 +66,7 @@ def text(chance: random.Random, letters: str, count: int) -> str:
 HEX, WORD = "0123456789abcdef", string.ascii_letters + string.digits
 Chance = random.Random
 
-# The twenty names of docs/classes.md: a class, how a name of it is drawn, and words of the line that refuses it.
+# The names of docs/classes.md: a class, how a name of it is drawn, and words of the line that refuses it.
 PARSED: list[tuple[str, Callable[[Chance], str], str]] = [
     ("bream", lambda c: f"n01440764_{c.randrange(30_000)}", ""),
     ("cats", lambda c: f"cat.{c.randrange(10_000)}", ""),
@@ -96,6 +96,7 @@ PARSED: list[tuple[str, Callable[[Chance], str], str]] = [
     ("warm", lambda c: f"shot_0.{c.randrange(10**6):06d}", "has more in its name than an identity"),
     ("cold", lambda c: f"shot_{c.randrange(-(10**6), 10**6)}", "has more in its name than an identity"),
     ("blue", lambda c: text(c, HEX, 6), "has more in its name than an identity"),
+    ("pine", lambda c: f"{c.randrange(100, 1000)}x{c.randrange(100, 1000)}", "has letters and digits at fixed places"),
 ]
 
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.arrays import distinct
 from redoxfs.dataset.errors import show
 from redoxfs.dataset.mirrors import SCATTER
 from redoxfs.dataset.randomness import Identities, Told, counted, shared
@@ -33,6 +34,11 @@ HEX_MIN_BYTES = 8
 RANDOM_MIN_BYTES = 6
 EXAMPLES_MAX = 100_000
 ROBOFLOW_BYTES = 36
+# At most these shares of the characters of a random text are digits, small letters, capitals: base 32 has a third of
+# digits, base 62 less than half of small letters.
+KIND_SHARES = (0.34, 0.55, 0.55)
+# What has a chance of less than 1 in 10**6 is no accident; among thousands of classes, of less than 1 in 10**9.
+CHANCE, MANY_CLASSES = 6.0, 3.0
 
 _HEX, _LINK = bytes_in(b"0123456789abcdefABCDEF"), bytes_in(b"-_")
 # What Roboflow adds to each name of a class, and names of Flickr: a number, a secret and perhaps a size.
@@ -153,12 +159,17 @@ def _read(tree: Tree, entries: NDArray[np.int64]) -> Identities | Told:
     if len(again):
         first_two = tuple(sorted(int(entries[row]) for row in order[again[0] : again[0] + 2]))
         return Told(first_two, "may be parts of one sample", "pair", Against.DIR | Against.ANY, STEM)
-    texts = (kind == 2)[group]
+    texts = (kind >= 2)[group]
     if texts.any():
         uneven = _uneven_text(left[texts], inside[texts], group[texts])
         if uneven is not None:
             entry = int(entries[np.flatnonzero(texts)[uneven]])
             return Told((entry,), "has a name that is not random", "use a part of", Against.ANY)
+        random = np.flatnonzero((kind == 3)[group])
+        divided = _divided_text(left[random], inside[random], group[random])
+        if divided is not None:
+            what = "has letters and digits at fixed places of its name, as a size, a time or a plate has"
+            return Told((int(entries[random[divided]]),), what, "use a part of", Against.ANY)
     return Identities(entries, group, key, value)
 
 
@@ -176,7 +187,7 @@ def _kinds(
     first: NDArray[np.int64],
     at: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """The kind of each group's identity: 1 integer, 2 text of one length; 0 none of them."""
+    """The kind of each group's identity: 1 integer, 2 hash or UUID, 3 random text of one length; 0 none of them."""
 
     def all_of(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = np.logical_and.reduceat(mask, at)
@@ -204,7 +215,7 @@ def _kinds(
     random = all_of((digits + lower + upper + links == size) & (size >= RANDOM_MIN_BYTES))
     # Six hexadecimal digits are a color.
     random &= ~divided & (share > 0.7) & ~all_of((hexes == size) & (size < HEX_MIN_BYTES))
-    return np.select([integer, fixed & (hexadecimal | uuid | random)], [1, 2], 0)
+    return np.select([integer, fixed & (hexadecimal | uuid), fixed & random], [1, 2, 3], 0)
 
 
 def _uneven_text(rows: NDArray[np.uint8], inside: NDArray[np.bool_], group: NDArray[np.int64]) -> int | None:
@@ -230,4 +241,32 @@ def _uneven_text(rows: NDArray[np.uint8], inside: NDArray[np.bool_], group: NDAr
         bad = np.flatnonzero((n > 2) & (same > bound) & ((seen > 0).sum(axis=1) > 1))
         if len(bad):
             return int(np.flatnonzero(group == bad[0])[0])
+    return None
+
+
+def _divided_text(rows: NDArray[np.uint8], inside: NDArray[np.bool_], group: NDArray[np.int64]) -> int | None:
+    """A row of random texts in which digits, small letters or capitals have places of their own, or None.
+
+    So do fields: 640x480, S012T345, AB12CDE. In random text each kind of character may stand in each place. Classes
+    with texts of one length are judged together, and one by one.
+    """
+    size = inside.sum(axis=1)
+    for length in distinct(size).tolist():
+        of = np.flatnonzero(size == length)
+        text = rows[of][inside[of]].reshape(len(of), length)
+        kinds = np.stack([table[text] for table in (DIGIT, LOWER, UPPER)])
+        both_cases = bool(kinds[1].any() and kinds[2].any())
+        # The chance that a place has one kind in n names is KIND_SHARES ** n.
+        weight = -np.log10(np.where([True, both_cases, both_cases], KIND_SHARES, 1.0))
+        # Any of the kinds, or several, may be what a place has.
+        bound = CHANCE + length * np.log10(4)
+        at = np.flatnonzero(np.diff(group[of], prepend=-1))
+        names = np.diff(np.append(at, len(of)))
+        for first, count in ((np.array([0]), np.array([len(of)])), (at, names)):
+            pure = np.logical_and.reduceat(kinds, first, axis=1).sum(axis=2)
+            bad = np.flatnonzero(count * (weight @ pure) > bound)
+            if len(bad):
+                return int(of[first[bad[0]]])
+            # Of thousands of classes, none may look odd by accident.
+            bound += MANY_CLASSES
     return None

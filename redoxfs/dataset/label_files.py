@@ -11,13 +11,16 @@ import re
 import stat
 
 import numpy as np
+from numpy.typing import NDArray
 
+from redoxfs.arrays import is_in
 from redoxfs.dataset.class_trees import place_of
 from redoxfs.dataset.errors import show
 from redoxfs.dataset.samples import ARRAYS
 from redoxfs.dataset.scan import read_small
-from redoxfs.dataset.scene import Against, Doubt, Scene
+from redoxfs.dataset.scene import STEM, Against, Doubt, Scene
 from redoxfs.dataset.splits import is_split_word
+from redoxfs.dataset.stems import stems_of
 from redoxfs.dataset.tool_files import is_of_a_tool
 
 # Formats that often hold labels, captions, boxes, or lists of files.
@@ -64,6 +67,7 @@ def label_files(scene: Scene) -> Doubt | None:
     other = tree.kind_mask(stat.S_IFREG)
     other[scene.samples] = False
     lists = _NameLists(scene)
+    documents: list[int] = []
     for entry in np.flatnonzero(other).tolist():
         name = tree.name(entry).lower()
         if _is_table(name):
@@ -75,6 +79,25 @@ def label_files(scene: Scene) -> Doubt | None:
                 f"{scene.path(entry)} is not a sample and may hold labels or belong to a sample",
                 Against.DIR_UNPROVEN | Against.ANY,
             )
+        elif not scene.hidden[entry] and not _is_about(name):
+            documents.append(entry)
+    return _of_one_sample(scene, np.array(documents, np.int64))
+
+
+def _of_one_sample(scene: Scene, documents: NDArray[np.int64]) -> Doubt | None:
+    """No document may have the stem of a sample, wherever it lies: 7.md, 7.html or 7.zip may describe 7.jpg."""
+    tree = scene.tree
+    if not len(documents):
+        return None
+    known = np.concatenate([stems.whole() for stems in stems_of(tree.names, tree.name_at, documents)])
+    for stems in stems_of(tree.names, tree.name_at, scene.samples):
+        found = np.flatnonzero(is_in(stems.whole(), known))
+        if len(found):
+            sample = int(stems.entry[found[0]])
+            document = int(documents[np.argmax(known == stems.whole()[found[0]])])
+            instead = STEM if tree.parent[sample] == tree.parent[document] else ""
+            what = f"{scene.path(document)} may belong to {scene.path(sample)} and hold its label"
+            return Doubt(what, Against.DIR_UNPROVEN | Against.ANY, instead)
     return None
 
 

@@ -1,7 +1,8 @@
 """Whether identities look as if they were drawn at random, or say something by themselves (see identities).
 
 - `shared`: do two classes share identities, or differences of them? So do the two sides of a pair.
-- `counted`: do the integers of a class count, come in bursts, or have digits that are not random?
+- `counted`: do the integers of a class count, are they times, do they come in bursts, or have digits that are not
+  random?
 
 Bounds allow for chance: a dataset has thousands of classes, and none of them may look odd by accident.
 """
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from redoxfs.arrays import distinct
+from redoxfs.arrays import distinct, is_in
 from redoxfs.dataset.mirrors import MIRRORED_SHARE, SCATTER
 from redoxfs.dataset.scene import Against
 
@@ -38,6 +39,9 @@ BURST_MIN_FILES = 40
 # Chi-squared of ten digits is 9 on average, and exceeds this once in 10**7. Real ids are a little uneven.
 ODD_CHI = 50
 ODD_SHARE = 0.15
+# At most these shares of the numbers in a range look like dates, times of a day, and times since 1970: of those up to
+# 240,000, a third has minutes and seconds below 60.
+DATES_SHARE, CLOCK_SHARE, SECONDS_SHARE = 0.05, 0.4, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class Identities:
 
 
 def counted(ids: Identities) -> Told | None:
-    """What the integers of a class may say alone: they count, they come in bursts, their digits are not random."""
+    """What the integers of a class may say alone: they count, are times, come in bursts, have digits not random."""
     numbers = ids.value >= 0
     entry, group, value = ids.entry[numbers], ids.group[numbers], ids.value[numbers]
     if not len(entry):
@@ -100,6 +104,9 @@ def counted(ids: Identities) -> Told | None:
     expected = (density * count).sum()
     if not stepped.any() and (gaps == 1).sum() > 3 + expected + 5 * np.sqrt(expected) + 0.1 * len(gaps):
         return named(density == density.max(), *row)
+    times = _times(value, group, size)
+    if times.any():
+        return named(times, "have numbers that are all dates or times", "use the numbers of")
     if _leads(value):
         what = "have numbers whose first digit has few values, as a part of the data has"
         return named(size > 1, what, "use the first digit of")
@@ -112,6 +119,43 @@ def counted(ids: Identities) -> Told | None:
     return named(burst, "have numbers that come in bursts, as times do", "use the numbers of") or named(
         odd, "have numbers whose digits are not random, as measurements do", "use the numbers of"
     )
+
+
+def _times(value: NDArray[np.int64], group: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """The classes whose numbers are all dates, times of a day, or times since 1970."""
+    groups = len(size)
+    # The number of digits, of which those of 10**17 and more are rounded.
+    length = np.floor(np.log10(np.maximum(value, 1) + 0.5)).astype(np.int64) + 1
+    longest = np.zeros(groups, np.int64)
+    np.maximum.at(longest, group, length)
+    # 20210601, 20210601123456, and so on; 01062021; 210601; 123456, which may begin with 0.
+    day = value // 10 ** np.maximum(length - 8, 0)
+    dates = _is_date(day // 10_000, day // 100 % 100, day % 100) & (length >= 8)
+    clock = value % 10 ** np.maximum(length - 8, 0) // 10 ** np.maximum(length - 12, 0)
+    dates &= (length < 12) | ((clock < 2400) & (clock % 100 < 60))
+    short = (longest == 6)[group]
+    forms = (
+        (DATES_SHARE, dates),
+        (DATES_SHARE, _is_date(value % 10_000, value // 10_000 % 100, value // 10**6) & (longest == 8)[group]),
+        (DATES_SHARE, _is_date(value % 10_000, value // 10**6, value // 10_000 % 100) & (longest == 8)[group]),
+        (DATES_SHARE, _is_date(2000 + value // 10_000, value // 100 % 100, value % 100) & short),
+        (CLOCK_SHARE, (value < 240_000) & (value // 100 % 100 < 60) & (value % 100 < 60) & short),
+        # 1.0 to 2.0 billion seconds since 1970: 2001 to 2033. Also in milliseconds and microseconds.
+        (SECONDS_SHARE, is_in(length, np.array([10, 13, 16])) & (value // 10 ** np.maximum(length - 1, 0) == 1)),
+    )
+    for share, form in forms:
+        whole: NDArray[np.bool_] = np.bincount(group[~form], minlength=groups) == 0
+        # Classes of a few files are judged together. Of thousands of classes, none may look odd by accident.
+        if not (whole.all() and share ** len(value) < 1e-6):
+            whole &= share**size < 1e-9
+        if whole.any():
+            return whole
+    return np.zeros(groups, bool)
+
+
+def _is_date(year: NDArray[np.int64], month: NDArray[np.int64], day: NDArray[np.int64]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = (year >= 1900) & (year < 2100) & (month > 0) & (month <= 12) & (day > 0) & (day <= 31)
+    return found
 
 
 def _leads(value: NDArray[np.int64]) -> bool:
