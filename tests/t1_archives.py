@@ -429,6 +429,15 @@ def test_labels_that_are_none_are_refused_by_their_name(
         assert len(samples_in(tmp_path, samples=("*[ab].jpg",)).class_of) == 4
 
 
+def test_labels_in_members_are_named_if_each_sample_has_one(tmp_path: Path) -> None:
+    labelled(tmp_path, {"a": b"7", "b": b"10"})
+    assert sum("--classes member:cls" in line for line in samples_in(tmp_path, "auto").verdict.saw) == 1
+    assert not any("--classes member:cls" in line for line in samples_in(tmp_path, "any").verdict.saw)
+    labelled(tmp_path, {"a": b"7", "b": b"10"}, **{"c.jpg": b"without"})
+    os.utime(tmp_path / "s-0.tar", (LONG_AGO_S + 1, LONG_AGO_S + 1))
+    assert not any("--classes member:cls" in line for line in samples_in(tmp_path, "auto").verdict.saw)
+
+
 def test_labels_are_read_wherever_they_lie(tmp_path: Path) -> None:
     """Side by side, far apart, as links, and the last bytes of an archive."""
     labels = [member(f"{at}.cls", b"%d" % (at % 3)) for at in range(300)]

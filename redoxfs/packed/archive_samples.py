@@ -18,7 +18,7 @@ import xxhash
 
 from redoxfs import __version__, dataset
 from redoxfs.chunks import Cells
-from redoxfs.dataset import Catalog, ClassesError, build_catalog, show
+from redoxfs.dataset import Catalog, ClassesError, Tree, build_catalog, show
 from redoxfs.dataset.cache import keep_folder, kept_arrays, read_kept
 from redoxfs.dataset.decision import is_table
 from redoxfs.dataset.members import role_of
@@ -92,7 +92,14 @@ def catalog_of_archives(found: ArchiveIndex, asked: Asked, files: ArchiveSource 
                 "webdataset makes several samples of each"
             )
     verdict = catalog.verdict
+    if verdict.mode == "none" and asked.classes == "auto" and 0 < _labels(tree) == catalog.sample_files:
+        said.append("each sample has a member KEY.cls; if that is its label: --classes member:cls")
     return replace(catalog, verdict=replace(verdict, saw=(*said, *verdict.saw)))
+
+
+def _labels(tree: Tree) -> int:
+    """How many members hold a label, by WebDataset's suffix."""
+    return int((tree.extension == tree.extensions.index(b".cls")).sum()) if b".cls" in tree.extensions else 0
 
 
 def _key(found: ArchiveIndex, asked: Asked) -> str:
