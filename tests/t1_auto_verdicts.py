@@ -99,6 +99,18 @@ def test_a_word_between_blanks_is_no_constant_of_a_table(tmp_path: Path) -> None
     assert rows_of(tmp_path / "trees.txt") == [("pets", {"words": "one = two"}, ["a = 1.jpg", "b = 1.jpg"])]
 
 
+def test_files_of_many_samples_are_told_apart_from_samples_of_an_unknown_kind(tmp_path: Path) -> None:
+    make(tmp_path, "data/a.json", "data/0.arrow", "data/1.arrow")
+    (tmp_path / "data/0.arrow").write_bytes(bytes(1000))
+    line = catalog(tmp_path).verdict.line
+    what = "data/0.arrow holds many samples, and redoxfs helps only where each has a file of its own"
+    assert line == f"not redirecting: {what}"
+    assert fitting(line) == {}
+    make(tmp_path, *(f"reviews/{number}.txt" for number in range(200)))
+    line = catalog(tmp_path).verdict.line
+    assert "none of 203 files (reviews/0.txt, …) counts as a sample; to select the samples: --samples GLOB" in line
+
+
 def test_a_source_named_like_half_of_a_pair_is_refused(tmp_path: Path) -> None:
     TREES["cityscapes"].build(tmp_path)
     check_refused(tmp_path / "leftImg8bit", "the source is called leftImg8bit", set())

@@ -399,7 +399,10 @@ def test_a_dataset_without_redirection_is_not_to_be_packed() -> None:
 
 @pytest.mark.parametrize("redirects", [True, False])
 def test_archives_are_served_as_they_are_and_never_packed(redirects: bool) -> None:
-    line = "redirecting" if redirects else "not redirecting: nothing shows that a and b are classes"
+    refused = (
+        "not redirecting: nothing shows that a and b are classes; if the script can take a sampler: --classes sampler"
+    )
+    line = "redirecting" if redirects else refused
     samples = 1_000_000 if redirects else 0
     tars = facts(samples=samples, line=line, shards=100, is_archive=True)
     advised = named(advise(Path("/my tars"), tars, a_probe({1: 450, 8: 500}, is_packed=True), 50 * GIB))

@@ -35,7 +35,7 @@ from redoxfs.dataset.label_files import arrays_beside, label_files, label_files_
 from redoxfs.dataset.places import parallel_beside, shape, splits_of_one_part
 from redoxfs.dataset.proof import Proof, prove
 from redoxfs.dataset.randomness import Told
-from redoxfs.dataset.samples import hidden
+from redoxfs.dataset.samples import OF_MANY_SAMPLES, hidden
 from redoxfs.dataset.scene import STEM, Against, Check, Doubt, Scene, hint
 from redoxfs.dataset.splits import is_split
 from redoxfs.dataset.tree import Tree
@@ -93,7 +93,7 @@ def _refusal(scene: Scene, doubts: list[Doubt], proofs: dict[int, Proof], told: 
     """The line for the user: the first doubt, or the missing proof, and the options that no doubt speaks against."""
     doubt = doubts[0] if doubts else _unproven(scene, proofs)
     against = reduce(or_, (found.against for found in doubts), Against.NOTHING)
-    if not scene.tree.kind_mask(stat.S_IFREG).any():
+    if Against.TABLE in against:
         return doubt.what
     if not len(scene.samples):
         against |= Against.ANY
@@ -157,11 +157,18 @@ def no_samples(scene: Scene) -> Doubt | None:
     """There must be something to redirect."""
     if len(scene.samples):
         return None
-    files = np.flatnonzero(scene.tree.kind_mask(stat.S_IFREG))
+    tree = scene.tree
+    files = np.flatnonzero(tree.kind_mask(stat.S_IFREG))
     if not len(files):
-        return Doubt("the source holds no files")
+        return Doubt("the source holds no files", Against.TABLE)
+    # Of the kind that has most of the data: a .json lies beside anything.
+    kind = np.bincount(tree.extension[files], weights=tree.size[files]).argmax()
+    example = int(files[np.argmax(tree.extension[files] == kind)])
+    if tree.extensions[kind] in OF_MANY_SAMPLES:
+        what = "holds many samples, and redoxfs helps only where each has a file of its own"
+        return Doubt(f"{scene.path(example)} {what}", Against.TABLE)
     return Doubt(
-        f"none of {len(files):,} files ({scene.path(files[0])}, …) counts as a sample",
+        f"none of {len(files):,} files ({scene.path(example)}, …) counts as a sample",
         instead="to select the samples: --samples GLOB",
     )
 

@@ -26,6 +26,12 @@ VIDEO = frozenset(b".mp4 .m4v .mkv .webm .avi .mov .mpg .mpeg .wmv .flv .ogv .3g
 ARRAYS = frozenset(b".npy .npz".split())
 DATA_EXTENSIONS = IMAGES | AUDIO | VIDEO | ARRAYS
 
+OF_MANY_SAMPLES = frozenset(
+    b".arrow .parquet .feather .orc .avro .h5 .hdf5 .tfrecord .tfrecords .record .rec .mdb .lmdb .db .sqlite .sqlite3"
+    b" .jsonl .ndjson .mds .beton".split()
+)
+"""Files that hold a dataset, or a shard of it."""
+
 COMPRESSED_IMAGE, COMPRESSION = b".nii.gz", b".gz"
 """The volumes of medical imaging come compressed. Other compressed files may be anything."""
 

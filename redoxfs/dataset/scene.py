@@ -32,6 +32,7 @@ class Against(Flag):
     DIR = auto()
     ANY = auto()
     SAMPLER = auto()
+    TABLE = auto()  # none fits
 
 
 @dataclass(frozen=True, slots=True)
