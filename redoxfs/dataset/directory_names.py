@@ -51,7 +51,8 @@ _COUNTED = re.compile(
 _CLASS_NUMBER = re.compile(
     rb"n\d{8}|(?:class|classes|cls|category|label|type|grade|species|digit)[-_ .]?\d+", re.IGNORECASE
 )
-_HEX = re.compile(rb"[0-9a-f]{2,4}", re.IGNORECASE)
+# Shards, hashes and UUIDs.
+_HEX = re.compile(rb"[0-9a-f]{2,4}|[0-9a-f]{8,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 # Classes 0 … 9 lack few numbers in between. If more than half are missing, the numbers are ids.
 GAPS_MAX = 10
 

@@ -165,6 +165,11 @@ def _read(tree: Tree, entries: NDArray[np.int64]) -> Identities | Told:
         if uneven is not None:
             entry = int(entries[np.flatnonzero(texts)[uneven]])
             return Told((entry,), "has a name that is not random", "use a part of", Against.ANY)
+        halved = _shared_halves(left[texts], inside[texts], group[texts])
+        if halved is not None:
+            two = np.flatnonzero(texts)[[*halved]]
+            what = "share half of their names, as files of one speaker or one video do"
+            return Told((int(entries[two[0]]), int(entries[two[1]])), what, "use a part of", Against.ANY)
         random = np.flatnonzero((kind == 3)[group])
         divided = _divided_text(left[random], inside[random], group[random])
         if divided is not None:
@@ -269,4 +274,28 @@ def _divided_text(rows: NDArray[np.uint8], inside: NDArray[np.bool_], group: NDA
                 return int(of[first[bad[0]]])
             # Of thousands of classes, none may look odd by accident.
             bound += MANY_CLASSES
+    return None
+
+
+def _shared_halves(
+    rows: NDArray[np.uint8], inside: NDArray[np.bool_], group: NDArray[np.int64]
+) -> tuple[int, int] | None:
+    """Two rows of one group whose texts begin or end alike, if more do so than chance explains; or None."""
+    size, place = inside.sum(axis=1), np.cumsum(inside, axis=1) - 1
+    for part in (place < size[:, None] // 2, place >= (size[:, None] + 1) // 2):
+        key = group.astype(np.uint64) * SCATTER
+        for column in range(rows.shape[1]):
+            here = inside[:, column] & part[:, column]
+            key = np.where(here, (key + rows[:, column].astype(np.uint64) + np.uint64(1)) * SCATTER, key)
+        order = np.lexsort((key, group))
+        again = np.flatnonzero((key[order][1:] == key[order][:-1]) & (group[order][1:] == group[order][:-1]))
+        # Ten values to a place at least, as `_uneven_text` says.
+        names, length = np.bincount(group), np.zeros(int(group.max()) + 1)
+        length[group] = size // 2
+        chance = names * (names - 1.0) / 2 / 10**length
+        found = np.bincount(group[order[again]], minlength=len(names))
+        bad = np.flatnonzero(found > chance + 5 * np.sqrt(chance) + 2)
+        if len(bad):
+            at = again[group[order[again]] == bad[0]][0]
+            return int(order[at]), int(order[at + 1])
     return None
