@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol import Answer, LocalFirst, Message, PassingNode, PoolPolicy, Served, SharedPolicy
+from redoxfs.protocol import Answer, LocalFirst, Message, PoolPolicy, Served, SharedPolicy
+from redoxfs.protocol.local_first.passes import HomePass
 
 CHUNK_SIZE = 4
 
@@ -145,6 +146,13 @@ def parts_of_chunks(cells: Int32, parts: Sequence[int]) -> Int8:
     return part_of
 
 
+class ByLaps(LocalFirst):
+    """Laps alone decide: nothing is held back, whatever its readers open. So no sample comes twice in a lap."""
+
+    def _hold(self, tree: HomePass) -> None:
+        pass
+
+
 def pool_node(
     node: int,
     nodes: int,
@@ -160,7 +168,7 @@ def pool_node(
     seed: int = 0,
     pool_seed: int | None = None,
     reads_alone: bool = False,
-    made: type[LocalFirst] = LocalFirst,
+    made: type[LocalFirst] = ByLaps,
 ) -> LocalFirst:
     """A node with a pool that holds one of ``resident`` samples, at least one byte. It retains the share ``retained``
     of them.
@@ -175,7 +183,7 @@ def pool_node(
         seed=seed if pool_seed is None else pool_seed,
         covered=part_of == node,
     )
-    local = made(
+    return made(
         node,
         policy,
         class_of,
@@ -187,6 +195,3 @@ def pool_node(
         seed=seed,
         reads_alone=reads_alone,
     )
-    if isinstance(local, PassingNode):
-        local.keep_passes(np.zeros(len(class_of), np.int64), 1)
-    return local

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import CHUNK_SIZE, Letter, Network, Worker, answered, parts_of_chunks, pool_node, random_cells
+from networks import CHUNK_SIZE, ByLaps, Letter, Network, Worker, answered, parts_of_chunks, pool_node, random_cells
 from watched import Watched
 
 from redoxfs.protocol import (
@@ -21,7 +21,6 @@ from redoxfs.protocol import (
     Load,
     LocalFirst,
     Message,
-    PassingNode,
     Pending,
     Served,
     SharedPolicy,
@@ -40,8 +39,7 @@ STEPS_PER_TURN = 500
 EVENT = 0.05
 """How likely at any step a node or a link fails or recovers, or a node hears of another, correctly or not."""
 
-N = TypeVar("N", LocalFirst, PassingNode, SlotNode)
-P = TypeVar("P", LocalFirst, PassingNode)
+N = TypeVar("N", LocalFirst, SlotNode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,7 +415,7 @@ class FailingNodes(Generic[N]):
         pytest.fail(f"the slot policy drops nothing, but node {number} dropped {sample}")
 
 
-class WatchedPool(LocalFirst):
+class WatchedPool(ByLaps):
     """Records the lap of each turn."""
 
     def __init__(self, *args: object, **keywords: object) -> None:
@@ -444,7 +442,7 @@ class Bytes:
     came: set[int] = field(default_factory=set)
 
 
-class PoolNodes(FailingNodes[P]):
+class PoolNodes(FailingNodes[LocalFirst]):
     """Nodes that each have a pool of their part of the samples.
 
     ``class_of``  int32[S];  ``part_of``: int8[S], the node that has each sample;  ``count``: of nodes
@@ -478,7 +476,7 @@ class PoolNodes(FailingNodes[P]):
         return not np.isin(self.part_of[self.class_of == self.class_of[worker.asked]], nodes).any()
 
 
-class Pools(PoolNodes[LocalFirst]):
+class Pools(PoolNodes):
     """The pool on several nodes. The model of a node's memory follows loads, answers, and the samples that the policy
     drops.
     """
@@ -669,7 +667,7 @@ CALLS_A_CHECK = 16
 """What takes as long as several calls is checked after one in so many."""
 
 
-class Passing(PoolNodes[PassingNode]):
+class Passing(PoolNodes):
     """The pool on several nodes, with passes. In times of faults some nodes are told that an epoch begins."""
 
     def __init__(
@@ -694,8 +692,8 @@ class Passing(PoolNodes[PassingNode]):
         self.reads_alone = reads_alone
         super().__init__(seed, nodes=nodes, samples=samples, faults=faults, stats=stats, cancels=cancels)
 
-    def new_node(self, number: int, start: int) -> PassingNode:
-        node = pool_node(
+    def new_node(self, number: int, start: int) -> LocalFirst:
+        return pool_node(
             number,
             self.count,
             cells=self.cells,
@@ -707,10 +705,8 @@ class Passing(PoolNodes[PassingNode]):
             exchange=self.exchange,
             seed=self.seed + number + 10 * start,
             reads_alone=self.reads_alone,
-            made=PassingNode,
+            made=LocalFirst,
         )
-        assert isinstance(node, PassingNode)
-        return node
 
     def befall(self) -> None:
         if self.told and self.random.random() < 0.3:
@@ -972,7 +968,7 @@ def test_pools_that_keep_passes_are_never_stuck_whatever_nodes_are_lost(
     check_passing(network, requests=requests, workers=workers)
 
 
-@pytest.mark.parametrize("made", [LocalFirst, PassingNode])
+@pytest.mark.parametrize("made", [ByLaps, LocalFirst])
 def test_of_a_class_that_lies_at_lost_nodes_alone_the_very_sample_is_read(made: type[LocalFirst]) -> None:
     cells = np.arange(12, dtype=np.int32).reshape(3, 4)
 

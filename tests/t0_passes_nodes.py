@@ -16,8 +16,8 @@ from redoxfs.epochs import JobCounts, ToldTree
 from redoxfs.node.cluster.resume import part_of
 from redoxfs.protocol import (
     Delivered,
+    LocalFirst,
     Message,
-    PassingNode,
     Pending,
     PoolPolicy,
     Served,
@@ -64,7 +64,7 @@ class Job:
         self.most_messages = 1 << 30
         self.ranks: list[JobCounts] = []
 
-    def node(self, number: int, nodes: int) -> PassingNode:
+    def node(self, number: int, nodes: int) -> LocalFirst:
         sizes = np.ones(len(self.class_of), np.int64)
         capacity = max(1, int(len(sizes) * self.resident / nodes))
         pool = PoolPolicy(
@@ -76,7 +76,7 @@ class Job:
             seed=self.seed + number,
             covered=self.part_of == number,
         )
-        node = PassingNode(
+        return LocalFirst(
             number,
             pool,
             self.class_of,
@@ -86,9 +86,9 @@ class Job:
             remote_memory_bytes=max(8, len(sizes) // 20),
             exchange=self.exchange,
             seed=self.seed + number,
+            tree_of=self.class_of % self.trees,
+            trees=self.trees,
         )
-        node.keep_passes(self.class_of % self.trees, self.trees)
-        return node
 
     def open(self, number: int, path: int) -> int:
         """The sample that answers an open at a node."""
@@ -99,7 +99,7 @@ class Job:
         assert self.class_of[served.sample] == self.class_of[path]
         return int(served.sample)
 
-    def exchanged(self, node: PassingNode) -> dict[int, Served]:
+    def exchanged(self, node: LocalFirst) -> dict[int, Served]:
         delivered: dict[int, Served] = {}
         while node.outbox:
             message = node.outbox.pop(0)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from jobs import READS, Habits, Job, Station, Thread, assert_same_state, saved
-from networks import CHUNK_SIZE, parts_of_chunks, pool_node, random_cells
+from networks import CHUNK_SIZE, ByLaps, parts_of_chunks, pool_node, random_cells
 from watched import Watched
 
 from redoxfs.protocol import (
@@ -29,7 +29,6 @@ from redoxfs.protocol import (
     Hit,
     LocalFirst,
     Message,
-    PassingNode,
     RemoteAnswer,
     RemoteRead,
     ReplayError,
@@ -49,7 +48,7 @@ slow = pytest.mark.slow
 class PoolJob(Job):
     """The pool on several nodes. No sample has its next turn before all others of its class had theirs."""
 
-    made = LocalFirst
+    made: type[LocalFirst] = ByLaps
 
     def __init__(
         self,
@@ -108,7 +107,7 @@ class PoolJob(Job):
 class PassingJob(PoolJob):
     """The same where nodes keep passes, and are told of some of the epochs. Laps are not exact."""
 
-    made = PassingNode
+    made = LocalFirst
 
     def __init__(self, seed: int, *, in_order: bool, told: float, **shape: Any) -> None:
         super().__init__(seed, **shape)
@@ -125,7 +124,7 @@ class PassingJob(PoolJob):
         del orders
         if self.random.random() < self.told:
             for station in self.stations:
-                assert isinstance(station.policy, PassingNode)
+                assert isinstance(station.policy, LocalFirst)
                 station.policy.begin_pass(None)
                 station.void()
                 # It has no entry in the record.
@@ -627,8 +626,7 @@ def test_a_promise_puts_no_sample_back_that_was_preempted_with_it() -> None:
     assert tuple(policy.reserved(2)) == ()
 
 
-@pytest.mark.parametrize("made", [LocalFirst, PassingNode])
-def test_a_node_without_samples_continues(made: type[LocalFirst]) -> None:
+def test_a_node_without_samples_continues() -> None:
     """Nodes that redirect nothing have a policy, too."""
     samples = np.empty(0, np.int32)
     node, again, resumed = (
@@ -641,7 +639,6 @@ def test_a_node_without_samples_continues(made: type[LocalFirst]) -> None:
             sample_bytes=samples.astype(np.int64),
             resident=1,
             remote_memory_bytes=0,
-            made=made,
         )
         for _ in range(3)
     )

@@ -75,9 +75,9 @@ from redoxfs.protocol import (
     Binding,
     Closed,
     DrawnBinding,
+    LocalFirst,
     Message,
     Opened,
-    PassingNode,
     Pending,
     PoolPolicy,
     Served,
@@ -1077,7 +1077,7 @@ def _retained(plan: Plan) -> dict[str, int]:
 def _passes(plan: Plan, trees: Sequence[str]) -> dict[str, Any]:
     """How far the passes of each tree are."""
     policy = plan.passing
-    counted = plan.policy if isinstance(plan.policy, PassingNode) else policy
+    counted = plan.policy if isinstance(plan.policy, LocalFirst) else policy
     return {
         "passes": {} if policy is None else dict(zip(trees, map(PassFigures._asdict, policy.passes()), strict=True)),
         "samples_held_back": 0 if counted is None else counted.samples_held_back,

@@ -17,7 +17,6 @@ from redoxfs.chunks.layout import RESIDENT_SHARE, Layout, deal, room_for_open
 from redoxfs.dataset import Catalog
 from redoxfs.protocol import (
     LocalFirst,
-    PassingNode,
     PoolPolicy,
     ServingPolicy,
     SharedServingPolicy,
@@ -382,8 +381,8 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             seed=seed + share.node,
             covered=part_of == share.node,
         )
-        made = PassingNode if keeps_passes else LocalFirst
-        policy = node = made(
+        tree_of, trees = _trees(catalog) if total else (None, 1)
+        policy = node = LocalFirst(
             share.node,
             pool,
             class_of,
@@ -393,10 +392,10 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             remote_memory_bytes=share.memory_bytes,
             exchange=share.exchange or 0.0,
             seed=seed + share.node,
+            tree_of=tree_of,
+            trees=trees,
             reads_alone=share.shared_storage,
         )
-        if isinstance(node, PassingNode):
-            node.keep_passes(*_trees(catalog))
         lies_at = None if share.shared_storage else part_of
         sharing = Sharing(share, node, reads_alone=False, lies_at=lies_at)
     policy.count_laps(*_trees(catalog))

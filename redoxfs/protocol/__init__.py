@@ -39,7 +39,7 @@ from redoxfs.protocol.events import (
     ThreadEnded,
 )
 from redoxfs.protocol.lap_progress import TreeLap
-from redoxfs.protocol.local_first import Given, LocalFirst, PassingNode, Take, exchange_for
+from redoxfs.protocol.local_first import Given, LocalFirst, Take, exchange_for
 from redoxfs.protocol.pool import PoolPolicy, retained_bytes_for
 from redoxfs.protocol.replay import NO_SAMPLE, Replay, ReplayError
 from redoxfs.protocol.serving import Kept, ServingPolicy, SharedServingPolicy
@@ -65,7 +65,6 @@ __all__ = [
     "LocalFirst",
     "Message",
     "Opened",
-    "PassingNode",
     "Pending",
     "Policy",
     "PoolPolicy",

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from redoxfs.chunks import build_cells, deal
-from redoxfs.protocol import PassingNode, Pending, PoolPolicy, Take
+from redoxfs.protocol import LocalFirst, Pending, PoolPolicy, Take
 
 APART = 8
 RESIDENT = 1 / 3
@@ -61,11 +61,12 @@ class Nodes:
                 seed=seed + number,
                 covered=part_of == number,
             )
-            node = PassingNode(
-                number, pool, class_of, part_of, sizes, nodes=nodes, remote_memory_bytes=files // 20, seed=seed
+            room_bytes = files // 20
+            self.nodes.append(
+                LocalFirst(
+                    number, pool, class_of, part_of, sizes, nodes=nodes, remote_memory_bytes=room_bytes, seed=seed
+                )
             )
-            node.keep_passes(np.zeros(files, np.int32), 1)
-            self.nodes.append(node)
 
     def open(self, number: int, path: int) -> int:
         """The sample that answers an open at a node."""

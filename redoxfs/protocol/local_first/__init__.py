@@ -64,8 +64,9 @@ To resume later, nodes need to know which samples were done in the lap that thei
 A taken sample is never returned: the next reader that asks, here or elsewhere, gets it. So a sample may be here twice:
 taken, for this lap, and in the pool, for the next.
 
-``policy``        `LocalFirst`: turns, laps, and what to ask peers for
-``passing``       `PassingNode`, which keeps passes in epochs that are told; ``passes``: what left a node in them
+``policy``        `LocalFirst`: turns, what peers get, and what to ask them for
+``laps``          how laps begin and end
+``passing``       what is held back, and epochs that are told; ``passes``: runs of opens, and what left a node in them
 ``state``         all that it knows, and how another process continues from it; ``repeated``: the pool meanwhile
 ``taken``         samples that came from peers, and their memory
 ``reservations``  samples that stats reserved
@@ -78,7 +79,6 @@ taken, for this lap, and in the pool, for the next.
 
 from redoxfs.protocol.local_first.exchange import exchange_for
 from redoxfs.protocol.local_first.messages import Given, Take
-from redoxfs.protocol.local_first.passing import PassingNode
 from redoxfs.protocol.local_first.policy import BATCH, LocalFirst
 
-__all__ = ["BATCH", "Given", "LocalFirst", "PassingNode", "Take", "exchange_for"]
+__all__ = ["BATCH", "Given", "LocalFirst", "Take", "exchange_for"]

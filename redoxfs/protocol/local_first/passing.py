@@ -1,11 +1,11 @@
-"""A node of the local-first protocol that keeps passes: an epoch is an epoch on several nodes, too.
+"""What a node keeps of passes: an epoch is an epoch on several nodes, too.
 
-As long as a job opens whole epochs and nothing else, laps are epochs, and decide alone, as in `LocalFirst`. What left
-is noted (`passes`), and used once laps are out of step with the job's passes. A node knows it by a path that its
-readers open twice in one lap, or because somebody tells that an epoch begins; peers learn it from its messages. From
-then on a home *holds back* what it gave a node in that node's run. That is the rule for exactness. Laps come second: of
-what passes allow, what had no turn in the lap goes first. So a lap is not exact any more, and ends where nobody has
-anything left that passes allow:
+As long as a job opens whole epochs and nothing else, laps are epochs, and decide alone. What left is noted (`passes`),
+and used once laps are out of step with the job's passes. A node knows it by a path that its readers open twice in one
+lap, or because somebody tells that an epoch begins; peers learn it from its messages. From then on a home *holds back*
+what it gave a node in that node's run. That is the rule for exactness. Laps come second: of what passes allow, what had
+no turn in the lap goes first. So a lap is not exact any more, and ends where nobody has anything left that passes
+allow:
 
     every peer was asked twice and had nothing left, and
       something that had its turn is allowed, here or at a peer  → the next lap begins, without what is held back
@@ -32,13 +32,11 @@ from the first message.
 
 import numpy as np
 
-from redoxfs.arrays import Int32, Numbers
-from redoxfs.protocol.events import Delivered, Pending, Served, SharedState
+from redoxfs.arrays import Int32
+from redoxfs.protocol.events import Served
+from redoxfs.protocol.local_first.laps import EMPTY_ROUNDS, Laps
 from redoxfs.protocol.local_first.messages import Given, Take
-from redoxfs.protocol.local_first.passes import UNKNOWN, HomePass, HomePasses
-from redoxfs.protocol.local_first.peer import Peer
-from redoxfs.protocol.local_first.policy import EMPTY_ROUNDS, LocalFirst
-from redoxfs.protocol.tables import MOST, StateReader, rows
+from redoxfs.protocol.local_first.passes import UNKNOWN, HomePass
 from redoxfs.protocol.turns import Turns
 
 MOST_BEHIND = 8
@@ -46,61 +44,25 @@ MOST_BEHIND = 8
 are told as epochs, too."""
 
 
-def _goes_by_laps(tree: HomePass, message: Take | Given) -> bool:
+def goes_by_laps(tree: HomePass, message: Take | Given) -> bool:
     """Whether laps alone decide about a message: nothing is held back, or one of the two does not know the epoch."""
     by_laps = tree.epoch == message.epoch - 1 <= 0 and not tree.holds
     return by_laps or (not message.epoch) != (tree.epoch == UNKNOWN)
 
 
-def _differ(epoch: int, other: int) -> bool:
+def differ(epoch: int, other: int) -> bool:
     """Whether two epochs, as in messages, are known and not the same."""
     return 0 < epoch != other > 0
 
 
-class PassingNode(LocalFirst):
-    """A `LocalFirst` that keeps passes, from `keep_passes` on: call it before anything else."""
-
-    _passes: HomePasses
-
-    def keep_passes(self, tree_of: Numbers, trees: int) -> None:
-        """``tree_of``: int[S], the tree of each sample, the same for all samples of a class."""
-        is_own = self._parts.is_own(self._node)
-        self._passes = HomePasses(self._class_array, is_own, tree_of, trees, node=self._node, nodes=self._nodes)
-        self._tree_of_class = self._passes.of_class
-        classes = len(self._lap_array)
-        self._own_of: memoryview[int] = self._parts.own(self._node).data
-        # How many laps of each class were ended by what was told since its last request.
-        self._due_array = np.zeros(classes, np.int32)
-        self._due: memoryview[int] = self._due_array.data
-        # uint8[S]: a bit for each epoch before the present one, the last one's the lowest: an own sample did not leave.
-        self._rest_array = np.zeros(len(self._class_array), np.uint8)
-        self._rest: memoryview[int] = self._rest_array.data
-        # By tree and epoch: what was given in an epoch that this node was not told of yet.
-        self._ahead: dict[tuple[int, int], dict[int, None]] = {}
-        # By class and epoch: what was taken in an epoch that is over, and not used.
-        self._late: dict[tuple[int, int], list[int]] = {}
-        # With which open each taken sample came.
-        self._taken_at: dict[int, int] = {}
-        self._own_members_of: dict[int, Numbers] = {}
-        # Classes of which a stat has got no sample: nobody has one that is allowed.
-        self._dry: set[int] = set()
-        # How many samples laps began without, as a pass had been given them; how many were given though they are held
-        # back, as nobody had another.
-        self.samples_held_back = self.passes_given_twice = 0
-        # For whom samples leave: the node, and its open; None: this one.
-        self._for: tuple[int, int] | None = None
-        # With which open of this node the samples came that are taken in next.
-        self._came_at = 0
-        # uint8[C]: what is held back is to leave the lap at the next request.
-        self._unheld: memoryview[int] = np.zeros(classes, np.uint8).data
-        # By class: an open waits for a sample, whose path had this open before.
-        self._repeated: dict[int, int] = {}
+class Passing(Laps):
+    """`Laps` with passes: runs of opens and told epochs, and what nodes in other epochs get."""
 
     # Epochs that are told
 
     @property
     def has_passes(self) -> bool:
-        return True
+        return len(self._class_array) > 0
 
     def begin_pass(self, tree: int | None, number: int = 0) -> bool:
         """An epoch of a tree begins, or of all; at least that of this number. Afterwards take out `unloaded` and
@@ -109,7 +71,7 @@ class PassingNode(LocalFirst):
         for each in self._passes.trees:
             if tree in (None, each.number):
                 self._tell_up_to(each, number)
-        return True
+        return self.has_passes
 
     def pass_number(self, tree: int) -> int:
         return max(self._passes.trees[tree].epoch, 0, *(epoch for number, epoch in self._ahead if number == tree))
@@ -120,14 +82,14 @@ class PassingNode(LocalFirst):
         elif tree.epoch != UNKNOWN:
             # Nobody is given anything of epochs that are longer ago.
             tree.epoch = max(tree.epoch, number - MOST_BEHIND - 1)
-        self._tell(tree.number, tree)
+        self._tell(tree)
         # Peers may be in the epochs that this node was not told of.
         while UNKNOWN < tree.epoch < number:
-            self._tell(tree.number, tree)
+            self._tell(tree)
         self._due_array[tree.classes] += 1
 
-    def _tell(self, number: int, tree: HomePass) -> None:
-        own = self._passes.samples(tree)
+    def _tell(self, tree: HomePass) -> None:
+        own, number = self._passes.samples(tree), tree.number
         ahead = self._ahead.pop((number, tree.epoch + 1), {})
         self._ahead = {key: given for key, given in self._ahead.items() if key[0] != number or key[1] > tree.epoch}
         rest = self._passes.begin_now(tree, [*ahead])
@@ -156,9 +118,9 @@ class PassingNode(LocalFirst):
             self._taken_at.pop(sample, None)
 
     def turns(self) -> Turns:
-        """As `LocalFirst.turns`. A lap that begins at the next request of its class has begun. Otherwise what the epoch
-        before left out would have its turn in this one, and the whole class after it."""
-        turns, is_due = super().turns(), self._due_array > 0
+        """The turns that this node gave its readers. A lap that begins at the next request of its class has begun.
+        Otherwise what the epoch before left out would have its turn in this one, and the whole class after it."""
+        turns, is_due = self._ledger.turns(), self._due_array > 0
         if not is_due.any():
             return turns
         had = turns.flags(len(is_due), len(self._class_array))
@@ -166,19 +128,7 @@ class PassingNode(LocalFirst):
         laps = np.where(is_due, self._lap_array + self._due_array, turns.laps).astype(np.int32)
         return turns._replace(laps=laps, had=np.packbits(had))
 
-    # Turns
-
-    def request(self, sample: int) -> Served | Pending:
-        cls, before = self._class_of[sample], self._open(sample)
-        turn = super().request(sample)
-        if isinstance(turn, Pending) and before > self._passes.entered[cls]:
-            self._repeated[cls] = max(before, self._repeated.get(cls, 0))
-        else:
-            self._compare(cls, before)
-        return turn
-
-    def _holds(self, cls: int) -> bool:
-        return self._tree_of_class[cls].holds
+    # Runs of opens
 
     def _compare(self, cls: int, before: int) -> None:
         """A path got a sample, and had its open ``before`` as well. If both are of one lap, laps are no passes."""
@@ -190,30 +140,8 @@ class PassingNode(LocalFirst):
         if tree.holds:
             return
         self._passes.hold(tree)
-        np.asarray(self._unheld)[tree.classes] = 1
+        self._unheld_array[tree.classes] = 1
         self._drop_stale(tree)
-
-    def reserve(self, sample: int) -> int | Pending | None:
-        cls = self._class_of[sample]
-        self._enter_due(cls)
-        if cls in self._dry:
-            self._dry.discard(cls)
-            self.chosen.clear()
-            return None
-        return super().reserve(sample)
-
-    def take(self, reserved: int, path: int = -1) -> Served:
-        cls, before = self._class_of[reserved], self._open(reserved if path < 0 else path)
-        served = super().take(reserved, path)
-        self._compare(cls, before)
-        return served
-
-    def put_back(self, reserved: int) -> bool:
-        cls = self._class_of[reserved]
-        if self._reservations.is_taken(cls, reserved):
-            # It may be given again by its home once this node's pass is found to have begun later.
-            self._taken_at[reserved] = self._tree_of_class[cls].since + 1
-        return super().put_back(reserved)
 
     def _open(self, path: int) -> int:
         """Note an open. Returns the one that the path had before, as long as nothing is held back."""
@@ -258,61 +186,12 @@ class PassingNode(LocalFirst):
             if self._taken.remove(cls, sample) or not self._pool.is_resident(sample):
                 self.unloaded.append(sample)
 
-    def _serve(self, cls: int) -> Served | None:
-        served = super()._serve(cls)
-        if served is None and self._holds(cls) and self._is_dry(cls) and self._longest_ago(cls) is None:
-            served = self._give_anyway(cls)
-            if served is not None:
-                self._note_done(cls, served)
-        return served
-
-    def _next_own(self, cls: int) -> Served:
-        served = super()._next_own(cls)
-        self._leaves(served.sample)
-        return served
-
-    def _next_taken(self, cls: int) -> Served:
-        served = super()._next_taken(cls)
-        self._taken_at.pop(served.sample, None)
-        return served
-
-    def _take(self, cls: int, reserved: int, *, preempted: bool = False) -> Served:
-        served = super()._take(cls, reserved, preempted=preempted)
-        if not served.remote:
-            self._leaves(reserved)
-        return served
-
     def _leaves(self, sample: int) -> None:
         tree = self._tree_of_class[self._class_of[sample]]
         node, turn = self._for or (self._node, tree.turn)
         self._passes.leave(tree, sample, node, turn)
 
-    def _accept(self, cls: int, samples: tuple[int, ...], *, has_room: bool) -> None:
-        # One of this node's own may come back after its next lap began here.
-        reserved = self._reservations.own_of(cls)
-        samples = tuple([each for each in samples if each not in reserved and not self._is_left(each)])
-        if not samples:
-            return
-        super()._accept(cls, samples, has_room=has_room)
-        self._taken_at.update(dict.fromkeys(samples, self._came_at))
-
-    def lost(self, peer: int) -> tuple[Delivered, ...]:
-        if peer in self._there:
-            self._passes.forget(peer)
-        return super().lost(peer)
-
-    def restarted(self, peer: int) -> tuple[Delivered, ...]:
-        self._passes.forget(peer)
-        return super().restarted(peer)
-
     # What nobody has an allowed sample of
-
-    def _own_again(self, cls: int) -> int:
-        """How many own samples had their turn in the lap and are allowed."""
-        return max(0, self._own_of[cls] - self._left[cls] - self._passes.held_of[cls])
-
-    def _is_again_any(self, cls: int) -> bool:
-        return self._own_again(cls) > 0 or any(self._peers[number].again[cls] for number in self._there)
 
     def _is_dry(self, cls: int) -> bool:
         """Whether nobody has an allowed sample of a class, as far as this node knows."""
@@ -334,9 +213,9 @@ class PassingNode(LocalFirst):
         sent = self._peers[home].unanswered.get(number)
         if sent is None:
             return False
-        if _differ(epoch, self._tree_of_class[cls].epoch + 1):
+        if differ(epoch, self._tree_of_class[cls].epoch + 1):
             return sent.message.epoch == epoch
-        return not _differ(epoch, sent.message.epoch) and not self._empty_answers.get(cls, {}).get(home, 0)
+        return not differ(epoch, sent.message.epoch) and not self._empty_answers.get(cls, {}).get(home, 0)
 
     def _longest_ago(self, cls: int) -> int | None:
         """The peer from which an own sample left longest ago; None where that is this node."""
@@ -351,9 +230,6 @@ class PassingNode(LocalFirst):
         members = self._own_members(cls)
         return self._passes.oldest(self._tree_of_class[cls], members, self._reserved_here(cls))
 
-    def _reserved_here(self, cls: int) -> frozenset[int]:
-        return frozenset(self._reservations.of_class(cls)) if cls in self._reservations else frozenset()
-
     def _give_anyway(self, cls: int) -> Served | None:
         """Give the own sample that left longest ago."""
         sample, _ = self._oldest(cls)
@@ -363,49 +239,7 @@ class PassingNode(LocalFirst):
         self._leaves(sample)
         return self._pool.give_copy(sample)
 
-    def _promise(self, cls: int, promised: set[int]) -> Served | None:
-        served = super()._promise(cls, promised)
-        if served is None and self._holds(cls) and self._is_dry(cls):
-            self._dry.add(cls)
-        return served
-
-    def _deliver(self, cls: int) -> list[Delivered]:
-        delivered = super()._deliver(cls)
-        before = self._repeated.get(cls, 0)
-        if before and (delivered or before <= self._passes.entered[cls]):
-            del self._repeated[cls]
-            self._compare(cls, before)
-        if cls in self._dry and cls in self._waiting:
-            # No stat waits for what an open would be given anyway.
-            waiting = self._waiting.pop(cls)
-            delivered += [Delivered(ticket.number, None) for ticket in waiting if ticket.reserves]
-            self._waiting.put_back(cls, [ticket for ticket in waiting if not ticket.reserves])
-        return delivered
-
-    def _ask(self, cls: int) -> None:
-        is_dry = self._holds(cls) and self._waiting.count(cls) and self._is_dry(cls)
-        home = self._longest_ago(cls) if is_dry else None
-        if home is None:
-            super()._ask(cls)
-            return
-        self._send(home, cls, 1, 0, 0, 0, anyway=True)
-
-    def _batch(self, cls: int) -> int:
-        # A home knows with which open a sample was asked for, not when a reader got it: maybe in a later epoch.
-        tree = self._tree_of_class[cls]
-        return 1 if tree.holds and not tree.epoch else super()._batch(cls)
-
-    def _addressed(self, message: Take) -> Take:
-        tree = self._tree_of_class[message.cls]
-        return message._replace(epoch=tree.epoch + 1, turn=tree.turn, since=tree.since, holds=tree.holds)
-
     # What peers get
-
-    def _answer(self, message: Take, peer: Peer) -> list[Served]:
-        self._for = message.requester, message.turn
-        turns = self._turns_for(message, peer)
-        self._for = None
-        return turns
 
     def _hear(self, tree: HomePass, message: Take | Given, node: int) -> None:
         """What a message says of passes."""
@@ -417,36 +251,11 @@ class PassingNode(LocalFirst):
             # Else its run is of another epoch than what is held back here.
             self._come(tree, self._passes.heard(tree, node, message.since))
 
-    def _turns_for(self, message: Take, peer: Peer) -> list[Served]:
-        cls = message.cls
-        tree = self._tree_of_class[cls]
-        self._hear(tree, message, message.requester)
-        is_of = message.epoch - 1
-        if _goes_by_laps(tree, message):
-            return super()._answer(message, peer)
-        if is_of > tree.epoch or tree.epoch - MOST_BEHIND <= is_of < tree.epoch:
-            turns = self._give_ahead(cls, is_of) if is_of > tree.epoch else self._give_late(cls, is_of)
-            return turns or (self._given_anyway(cls, in_epoch=False) if message.anyway else [])
-        self._enter_due(cls)
-        if message.lap > self._lap[cls]:
-            self._begin_lap(cls, message.lap)
-        if message.lap == self._lap[cls]:
-            peer.done[cls] = max(message.done, peer.done[cls])
-        turns = self._give(cls, message.max_samples, message.room_bytes)
-        if not turns and message.anyway:
-            turns = self._given_anyway(cls)
-        return turns
-
     def _given_anyway(self, cls: int, *, in_epoch: bool = True) -> list[Served]:
         served = self._give_anyway(cls)
         if served is None and not in_epoch:
             served = self._give_of_now(cls)
         return [] if served is None else [served]
-
-    def _free_members(self, cls: int) -> Numbers:
-        """The own samples of a class that are not reserved."""
-        members = self._own_members(cls)
-        return members[self._passes.are_none_of(members, self._reservations.own_of(cls))]
 
     def _give_of_now(self, cls: int) -> Served | None:
         """Give a copy of an own sample in another epoch, where none left in the present one."""
@@ -498,68 +307,6 @@ class PassingNode(LocalFirst):
                 return [self._pool.give_copy(sample)]
         return []
 
-    def _own_members(self, cls: int) -> Numbers:
-        """The own samples of a class, in order of their numbers."""
-        own = self._own_members_of.get(cls)
-        if own is None:
-            own = self._own_members_of[cls] = np.sort(self._policy.members(cls))
-        return own
-
-    def _news(self, message: Take, samples: tuple[int, ...]) -> Given:
-        cls = message.cls
-        tree = self._tree_of_class[cls]
-        news = super()._news(message, samples)._replace(epoch=tree.epoch + 1, since=tree.since, holds=tree.holds)
-        if not tree.holds:
-            return news
-        again = 0 if self._due[cls] else self._own_again(cls)
-        if not samples:
-            left = 0 if _differ(message.epoch, tree.epoch + 1) else news.left
-            news = news._replace(left=left + self._is_any_under_way(cls, message.epoch))
-        oldest = 0 if samples else self._oldest(cls)[1]
-        if not samples and _differ(message.epoch, tree.epoch + 1) and not oldest:
-            # Nothing left in the present epoch: all of the class may be given again in another one.
-            oldest = int(len(self._free_members(cls)) > 0)
-        return news._replace(again=again, oldest=oldest)
-
-    def _take_news(self, answer: Given, message: Take, peer: Peer) -> bool:
-        cls = answer.cls
-        tree = self._tree_of_class[cls]
-        if message.epoch and message.epoch != tree.epoch + 1:
-            # It was asked for in an epoch that is over.
-            if answer.samples:
-                self._late.setdefault((cls, message.epoch - 1), []).extend(answer.samples)
-            return False
-        self._came_at = message.turn
-        if answer.number >= peer.first:
-            self._hear(tree, answer, answer.home)
-        if _goes_by_laps(tree, answer):
-            return super()._take_news(answer, message, peer)
-        self._enter_due(cls)
-        if answer.number < peer.first:
-            return True
-        peer.oldest[cls] = answer.oldest
-        if answer.epoch != tree.epoch + 1:
-            # In another epoch: all that it may have for this one is what is under way to it.
-            peer.again[cls] = 0
-            if not answer.samples:
-                peer.left[cls] = answer.left if answer.holds else 0
-            return True
-        if answer.lap > self._lap[cls]:
-            self._begin_lap(cls, answer.lap)
-        if answer.lap == self._lap[cls]:
-            peer.left[cls] = answer.left
-            peer.done[cls] = max(answer.done, peer.done[cls])
-            peer.again[cls] = answer.again
-        return True
-
-    def _is_of_now(self, answer: Given, message: Take) -> bool:
-        if not self._holds(answer.cls):
-            return super()._is_of_now(answer, message)
-        # In other epochs laps have other numbers.
-        return message.lap == self._lap[answer.cls] and (
-            answer.epoch != message.epoch or answer.lap == self._lap[answer.cls]
-        )
-
     def _know_epoch(self, tree: HomePass, epoch: int, *, holds: bool) -> None:
         tree.epoch = epoch
         # One that was told of an epoch meanwhile knows what left in it.
@@ -572,71 +319,28 @@ class PassingNode(LocalFirst):
         own = self._passes.samples(tree)
         self._passes.hold_all(tree, own[np.asarray(self._left)[self._class_array[own]] == 0])
 
-    # Laps
-
-    def _enter_due(self, cls: int) -> None:
-        """What begins since the class was last asked for: to hold back, or the lap that an epoch began."""
-        if self._unheld[cls]:
-            self.samples_held_back += self._leave_held_out(cls)
-        due = self._due[cls]
-        if not due:
-            return
-        self._due[cls] = 0
-        lap = self._lap[cls] + due
-        # Given ahead, without a turn in the lap that is over.
-        self._leave_held_out(cls)
-        self._begin_lap(cls, lap)
-        if self._ledger.progress is not None:
-            self._ledger.progress.begin_lap(self._tree_of_class[cls].number, lap)
-
-    def _leave_held_out(self, cls: int) -> int:
-        """The lap goes on without what is held back and is left in it. Returns how many samples that are."""
-        self._unheld[cls] = out = 0
-        members = self._own_members(cls)
-        reserved = self._reserved_here(cls)
-        for sample in members[self._passes.held_array[members]].tolist():
-            if sample in reserved or not self._pool.is_left(sample):
-                continue
-            out += 1
-            self._passes.out_array[sample] = True
-            if self._pool.leave_out(sample):
-                self.unloaded.append(sample)
-        self._left[cls] -= out
-        return out
-
-    def _begin_next_lap(self, cls: int) -> None:
-        if not self._holds(cls):
-            super()._begin_next_lap(cls)
-        # Not by what is done: where a job opens more than an epoch has, samples are done that are not of the lap.
-        elif self._empty_rounds(cls) >= EMPTY_ROUNDS and self._is_again_any(cls):
-            # Also for peers: its messages tell them. So none of them has to seek a sample for another, as in laps.
-            self._begin_lap(cls, self._lap[cls] + 1)
-
-    def _begin_lap(self, cls: int, lap: int) -> None:
-        """Begin ``lap`` without what is held back. What is left, taken or reserved stays, also if it is held back."""
-        if not self._holds(cls):
-            super()._begin_lap(cls, lap)
-            return
-        self._pool.begin_lap_without(cls, lap, self._passes.held_array)
-        members = self._free_members(cls)
-        out = self._passes.leave_out(members, self._pool.are_left(cls, members))
-        self.samples_held_back += out
-        self._enter_lap(cls, lap)
-        self._left[cls] -= out
-        for peer in self._peers.values():
-            peer.again[cls] = 0
-
-    def _enter_lap(self, cls: int, lap: int) -> None:
-        super()._enter_lap(cls, lap)
-        self._passes.entered[cls] = self._tree_of_class[cls].turn
+    # A process in place of another
 
     def begun(self) -> Int32:
-        """int32[C + trees]: as that of a node without passes, and the number of each tree's epoch, 0 if it is not
-        known."""
+        """int32[C + trees]: how many laps of each class have begun, as far as this node knows, and the number of each
+        tree's epoch, 0 if it is not known."""
         epochs = [max(0, tree.epoch) for tree in self._passes.trees]
-        return np.concatenate([super().begun(), np.array(epochs, np.int32)])
+        return np.concatenate([self._laps_begun(), np.array(epochs, np.int32)])
+
+    def _laps_begun(self) -> Int32:
+        """int32[C]. In a lap that has begun a sample was given."""
+        is_begun = (np.asarray(self._left) != self._parts.own(self._node)) | (np.asarray(self._came) == self._lap_array)
+        for done in (self._done, *(news for peer in self._peers.values() for news in (peer.done, peer.before))):
+            is_begun |= np.asarray(done) > 0
+        begun: Int32 = np.where(is_begun, self._lap_array, self._lap_array - 1)
+        return begun
 
     def rejoin(self, begun: Int32) -> None:
+        """Replace a process of which others may have had samples. Call it before anything else.
+
+        Args:
+            begun: the maximum of the peers' `begun`.
+        """
         begun, epochs = np.split(begun, [len(self._lap_array)])
         unknown = self._passes.is_own & (begun > 0)[self._class_array]
         self._policy.restore(Turns(np.maximum(begun, 1), np.packbits(unknown), 0))
@@ -650,41 +354,3 @@ class PassingNode(LocalFirst):
             tree.epoch = epoch or UNKNOWN
             if epoch:
                 self._hold_unknown(tree)
-
-    # For another process that continues
-
-    def state(self) -> SharedState:
-        values, arrays = super().state()
-        ahead = ((*key, sample) for key, samples in self._ahead.items() for sample in samples)
-        return SharedState(
-            values | {"held_back": self.samples_held_back, "given_twice": self.passes_given_twice},
-            arrays
-            | self._passes.table()
-            | {
-                "pass.due": self._due_array.copy(),
-                "pass.rest": self._rest_array.copy(),
-                "pass.ahead": rows(ahead, 3),
-                "pass.late": rows(((*key, sample) for key, late in self._late.items() for sample in late), 3),
-                "pass.taken": rows(self._taken_at.items(), 2),
-                "pass.unheld": np.asarray(self._unheld).copy(),
-                "pass.repeated": rows(self._repeated.items(), 2),
-                "pass.dry": rows(((cls,) for cls in sorted(self._dry)), 1),
-            },
-        )
-
-    def resume(self, state: SharedState) -> None:
-        super().resume(state)
-        reader = StateReader(state, node=self._node, nodes=self._nodes)
-        samples, classes, trees = len(self._class_array), len(self._lap_array), len(self._passes.trees)
-        self.samples_held_back, self.passes_given_twice = reader.value("held_back"), reader.value("given_twice")
-        self._passes.resume(reader, self._nodes)
-        self._due_array[:] = reader.array("pass.due", np.int32, classes)
-        self._rest_array[:] = reader.array("pass.rest", np.uint8, samples)
-        for tree, epoch, sample in reader.table("pass.ahead", trees, MOST, samples):
-            self._ahead.setdefault((tree, epoch), {})[sample] = None
-        for cls, epoch, sample in reader.table("pass.late", classes, MOST, samples):
-            self._late.setdefault((cls, epoch), []).append(sample)
-        self._taken_at = {sample: at for sample, at in reader.table("pass.taken", samples, MOST)}  # noqa: C416
-        np.asarray(self._unheld)[:] = reader.array("pass.unheld", np.uint8, classes)
-        self._repeated = {cls: before for cls, before in reader.table("pass.repeated", classes, MOST)}  # noqa: C416
-        self._dry = {cls for (cls,) in reader.table("pass.dry", classes)}

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from redoxfs.arrays import Int32
 from redoxfs.protocol.events import Answer, Delivered, Handled, Load, Message, Pending, Served
+from redoxfs.protocol.local_first.laps import EMPTY_ROUNDS
 from redoxfs.protocol.local_first.messages import Given, Take
+from redoxfs.protocol.local_first.passing import MOST_BEHIND, Passing, differ, goes_by_laps
 from redoxfs.protocol.local_first.peer import Peer, Sent
-from redoxfs.protocol.local_first.state import NodeState
 from redoxfs.protocol.local_first.waiting import Ticket
 from redoxfs.protocol.replay import ReplayError
 from redoxfs.protocol.serving import SharedServingPolicy
@@ -17,11 +17,8 @@ BATCH = 16
 """How many samples of a class one Take asks for. A node lacks tens of a class of thousands by the end of its lap;
 asking for all of them would take samples that the peer needs soon."""
 
-EMPTY_ROUNDS = 2
-"""How many times every peer has to have nothing before an incomplete lap ends without the rest."""
 
-
-class LocalFirst(NodeState, SharedServingPolicy):
+class LocalFirst(Passing, SharedServingPolicy):
     """One node's part. For its arguments see `NodeState`."""
 
     message_kind = Take
@@ -29,18 +26,26 @@ class LocalFirst(NodeState, SharedServingPolicy):
     degraded = 0
 
     def request(self, sample: int) -> Served | Pending:
+        cls, before = self._class_of[sample], self._open(sample)
         self.chosen.clear()
-        cls = self._class_of[sample]
         served = self._serve(cls)
         turn = self._read_alone(sample) or self._wait(sample, reserves=False) if served is None else served
         if self._exchange.share:
             self._count_exchange(cls)
+        if served is None and before > self._passes.entered[cls]:
+            self._repeated[cls] = max(before, self._repeated.get(cls, 0))
+        else:
+            self._compare(cls, before)
         return turn
 
     def reserve(self, sample: int) -> int | Pending | None:
         """Reserve a sample of ``sample``'s class. None where all that the lap has left is reserved here."""
         self.chosen.clear()
         cls = self._class_of[sample]
+        self._enter_due(cls)
+        if cls in self._dry:
+            self._dry.discard(cls)
+            return None
         reserved = self._reserve_one(cls)
         if reserved is not None:
             return reserved.sample
@@ -48,12 +53,13 @@ class LocalFirst(NodeState, SharedServingPolicy):
             return None
         return self._wait(sample, reserves=True)
 
-    def take(self, reserved: int, path: int = -1) -> Served:  # noqa: ARG002
-        cls = self._class_of[reserved]
+    def take(self, reserved: int, path: int = -1) -> Served:
+        cls, before = self._class_of[reserved], self._open(reserved if path < 0 else path)
         served = self._take(cls, reserved)
         self._note_done(cls, served)
         if self._exchange.share:
             self._count_exchange(cls)
+        self._compare(cls, before)
         return served
 
     def put_back(self, reserved: int) -> bool:
@@ -63,6 +69,8 @@ class LocalFirst(NodeState, SharedServingPolicy):
             return self._pool.put_back(reserved)
         was_reserved = self._reservations.remove_taken(cls, reserved)
         assert was_reserved
+        # It may be given again by its home once this node's pass is found to have begun later.
+        self._taken_at[reserved] = self._tree_of_class[cls].since + 1
         return self._taken.put_back(cls, reserved)
 
     def reserved(self, sample: int) -> Iterable[int]:
@@ -132,6 +140,7 @@ class LocalFirst(NodeState, SharedServingPolicy):
         """``peer`` does not answer: others are asked instead, and its answers have no room any more."""
         if peer not in self._there:
             return ()
+        self._passes.forget(peer)
         self.chosen.clear()
         self._there.remove(peer)
         np.maximum(self._incomplete_array, self._lap_array, out=self._incomplete_array)
@@ -151,32 +160,12 @@ class LocalFirst(NodeState, SharedServingPolicy):
         """Another process is ``peer`` now. Call this before anything from it is handed in. From then on, hand in
         nothing of the process before it, except answers to messages sent before.
         """
-        self._peers[peer].restarted(LocalFirst.begun(self) == self._lap_array)
+        self._passes.forget(peer)
+        self._peers[peer].restarted(self._laps_begun() == self._lap_array)
         np.maximum(self._incomplete_array, self._lap_array, out=self._incomplete_array)
         for empty_answers in self._empty_answers.values():
             empty_answers.pop(peer, None)
         return self.found(peer)
-
-    def begun(self) -> Int32:
-        """int32[C]: how many laps of each class have begun, as far as this node knows: a sample was given in them."""
-        is_begun = (np.asarray(self._left) != self._parts.own(self._node)) | (np.asarray(self._came) == self._lap_array)
-        for done in (self._done, *(news for peer in self._peers.values() for news in (peer.done, peer.before))):
-            is_begun |= np.asarray(done) > 0
-        begun: Int32 = np.where(is_begun, self._lap_array, self._lap_array - 1)
-        return begun
-
-    def rejoin(self, begun: Int32) -> None:
-        """Replace a process of which others may have had samples. Call it before anything else.
-
-        Args:
-            begun: the maximum of the peers' `begun`.
-        """
-        for cls in np.flatnonzero(begun > 0).tolist():
-            lap = int(begun[cls])
-            self._pool.skip(cls, lap + 1)
-            self._enter_lap(cls, lap)
-            self._left[cls] = 0
-            self._incomplete[cls] = self._came[cls] = lap
 
     # Turns
 
@@ -185,6 +174,8 @@ class LocalFirst(NodeState, SharedServingPolicy):
         served = self._next(cls)
         if served is None and cls in self._reservations and not self._is_any_free(cls):
             served = self._preempt(cls)
+        if served is None and self._holds(cls) and self._is_dry(cls) and self._longest_ago(cls) is None:
+            served = self._give_anyway(cls)
         if served is not None:
             self._note_done(cls, served)
         return served
@@ -203,6 +194,7 @@ class LocalFirst(NodeState, SharedServingPolicy):
 
     def _next_taken(self, cls: int) -> Served:
         sample = self._taken.pop(cls)
+        self._taken_at.pop(sample, None)
         return Served(sample, remote=True)
 
     def _next_own(self, cls: int) -> Served:
@@ -210,6 +202,7 @@ class LocalFirst(NodeState, SharedServingPolicy):
         served = self._pool.request(self._any_of[cls])
         assert self._class_of[served.sample] == cls
         self.chosen.append(served.sample)
+        self._leaves(served.sample)
         return served
 
     def _reserve_one(self, cls: int) -> Served | None:
@@ -233,6 +226,7 @@ class LocalFirst(NodeState, SharedServingPolicy):
         if self._reservations.remove_own(cls, reserved):
             self._left[cls] -= 1
             own = self._pool.take(reserved)
+            self._leaves(reserved)
             return Served(reserved, own.loads, preempted, kept=own.kept)
         was_reserved = self._reservations.remove_taken(cls, reserved)
         assert was_reserved
@@ -241,14 +235,6 @@ class LocalFirst(NodeState, SharedServingPolicy):
     def _preempt(self, cls: int) -> Served:
         """Remove the reserved sample that `choose_victim` picks."""
         return self._take(cls, self.choose_victim(self._reservations.of_class(cls)), preempted=True)
-
-    def _free(self, cls: int) -> int:
-        """How many samples of the lap are here and not reserved."""
-        return self._left[cls] - self._reservations.count_own(cls) + self._taken.count(cls)
-
-    def _is_any_free(self, cls: int) -> bool:
-        """Whether a peer is known to have samples that are not reserved."""
-        return any(self._peers[number].left[cls] for number in self._there)
 
     def _give(self, cls: int, max_samples: int, room_bytes: int) -> list[Served]:
         """Samples for a peer, this node's own first: the others have crossed the network once already."""
@@ -267,69 +253,95 @@ class LocalFirst(NodeState, SharedServingPolicy):
 
     def _answer(self, message: Take, peer: Peer) -> list[Served]:
         """What ``peer`` gets. It brings news of the lap, too."""
+        self._for = message.requester, message.turn
+        turns = self._turns_for(message, peer)
+        self._for = None
+        return turns
+
+    def _turns_for(self, message: Take, peer: Peer) -> list[Served]:
         cls = message.cls
+        tree = self._tree_of_class[cls]
+        self._hear(tree, message, message.requester)
+        by_laps = goes_by_laps(tree, message)
+        if not by_laps:
+            is_of = message.epoch - 1
+            if is_of > tree.epoch or tree.epoch - MOST_BEHIND <= is_of < tree.epoch:
+                turns = self._give_ahead(cls, is_of) if is_of > tree.epoch else self._give_late(cls, is_of)
+                return turns or (self._given_anyway(cls, in_epoch=False) if message.anyway else [])
+            self._enter_due(cls)
         if message.lap > self._lap[cls]:
             self._begin_lap(cls, message.lap)
-        if message.lap < self._lap[cls]:
+        if message.lap == self._lap[cls]:
+            peer.done[cls] = max(message.done, peer.done[cls])
+        elif by_laps:
             return []
-        peer.done[cls] = max(message.done, peer.done[cls])
         turns = self._give(cls, message.max_samples, message.room_bytes)
-        if not turns and message.attempt:
+        if not turns and by_laps and message.attempt:
             self._seek(cls)
+        if not turns and not by_laps and message.anyway:
+            turns = self._given_anyway(cls)
         return turns
 
     def _news(self, message: Take, samples: tuple[int, ...]) -> Given:
         """The answer to a message."""
-        cls = message.cls
-        return Given(self._node, message.number, cls, self._lap[cls], samples, self._free(cls), self._done[cls])
+        cls, number = message.cls, message.number
+        tree, left = self._tree_of_class[cls], self._free(cls)
+        again = oldest = 0
+        if tree.holds:
+            again = 0 if self._due[cls] else self._own_again(cls)
+            if not samples:
+                is_of_other = differ(message.epoch, tree.epoch + 1)
+                left = (0 if is_of_other else left) + self._is_any_under_way(cls, message.epoch)
+                oldest = self._oldest(cls)[1]
+                if is_of_other and not oldest:
+                    # Nothing left in the present epoch: all of the class may be given again in another one.
+                    oldest = int(len(self._free_members(cls)) > 0)
+        lap, done, epoch = self._lap[cls], self._done[cls], tree.epoch + 1
+        return Given(self._node, number, cls, lap, samples, left, done, epoch, again, oldest, tree.since, tree.holds)
 
-    def _take_news(self, answer: Given, message: Take, peer: Peer) -> bool:  # noqa: ARG002
-        """Take in what a peer says of its lap. False where its samples are of no use."""
+    def _take_news(self, answer: Given, message: Take, peer: Peer) -> bool:
+        """Take in what a peer says of its lap and passes. False where its samples are of no use."""
         cls = answer.cls
+        tree = self._tree_of_class[cls]
+        if message.epoch and message.epoch != tree.epoch + 1:
+            # It was asked for in an epoch that is over.
+            if answer.samples:
+                self._late.setdefault((cls, message.epoch - 1), []).extend(answer.samples)
+            return False
+        self._came_at = message.turn
+        is_of_process = answer.number >= peer.first
+        if is_of_process:
+            self._hear(tree, answer, answer.home)
+        by_laps = goes_by_laps(tree, answer)
+        if not by_laps:
+            self._enter_due(cls)
+            if not is_of_process:
+                return True
+            peer.oldest[cls] = answer.oldest
+            if answer.epoch != tree.epoch + 1:
+                # In another epoch: all that it may have for this one is what is under way to it.
+                peer.again[cls] = 0
+                if not answer.samples:
+                    peer.left[cls] = answer.left if answer.holds else 0
+                return True
         if answer.lap > self._lap[cls]:
             self._begin_lap(cls, answer.lap)
-        if answer.samples and answer.lap < self._lap[cls]:
+        if by_laps and answer.samples and answer.lap < self._lap[cls]:
             return False
-        if answer.lap == self._lap[cls] and answer.number >= peer.first:
+        if answer.lap == self._lap[cls] and is_of_process:
             peer.left[cls] = answer.left
             peer.done[cls] = max(answer.done, peer.done[cls])
+            if not by_laps:
+                peer.again[cls] = answer.again
         return True
 
     def _is_of_now(self, answer: Given, message: Take) -> bool:
         """Whether an empty answer says that the peer has nothing in the present lap."""
-        return answer.lap == message.lap == self._lap[answer.cls]
+        # In other epochs laps have other numbers.
+        is_of_other = self._holds(answer.cls) and answer.epoch != message.epoch
+        return message.lap == self._lap[answer.cls] and (is_of_other or answer.lap == message.lap)
 
-    # Laps
-
-    def _known_done(self, cls: int) -> int:
-        return self._done[cls] + sum([peer.done[cls] + peer.before[cls] for peer in self._peers.values()])
-
-    def _is_over(self, cls: int) -> bool:
-        """Whether all of the lap is done. After a restart samples may be done twice, and so more than there are."""
-        return self._known_done(cls) >= self._of_class[cls]
-
-    def _is_rest_reserved(self, cls: int) -> bool:
-        """Whether all of the lap's samples that are not done are reserved here."""
-        return self._known_done(cls) + self._reservations.count(cls) >= self._of_class[cls]
-
-    def _begin_next_lap(self, cls: int) -> None:
-        """With nothing of the class's lap here, begin the next if this one is over, or if no peer has anything left."""
-        if self._is_over(cls):
-            self._begin_lap(cls, self._lap[cls] + 1)
-            if self._left[cls]:
-                return
-        if not self._is_incomplete(cls) or self._empty_rounds(cls) < EMPTY_ROUNDS:
-            return
-        if self._has_any_own(cls):
-            self.missed += max(0, self._of_class[cls] - self._known_done(cls))
-            self._begin_lap(cls, self._lap[cls] + 1)
-
-    def _is_incomplete(self, cls: int) -> bool:
-        return self._lap[cls] <= self._incomplete[cls]
-
-    def _has_any_own(self, cls: int) -> bool:
-        """Whether this node, or a peer that is not lost, has samples of the class in each lap."""
-        return self._parts.has_any([self._node, *self._there], cls)
+    # Classes whose nodes are all lost
 
     def classes_alone(self) -> int:
         lost = self._peers.keys() - self._there
@@ -349,40 +361,6 @@ class LocalFirst(NodeState, SharedServingPolicy):
     def _do_stats_wait(self, cls: int) -> bool:
         """Whether a peer may give a stat something to reserve."""
         return bool(self._there) and not self._is_alone(cls)
-
-    def _begin_lap(self, cls: int, lap: int) -> None:
-        """Begin ``lap``. Samples left of laps before are missed: this node did not know that those laps were over."""
-        if self._left[cls] or cls in self._taken or cls in self._reservations or lap > self._lap[cls] + 1:
-            self._let_go(cls, lap)
-        self._enter_lap(cls, lap)
-
-    def _enter_lap(self, cls: int, lap: int) -> None:
-        self._lap[cls] = lap
-        self._empty_answers.pop(cls, None)
-        self._sought.discard(cls)
-        self._left[cls] = self._parts.own_in(self._node, cls)
-        self._done[cls] = 0
-        for number, peer in self._peers.items():
-            peer.left[cls] = self._parts.own_in(number, cls)
-            peer.done[cls] = peer.before[cls] = 0
-        if len(self._there) < len(self._peers):
-            self._incomplete[cls] = lap
-
-    def _let_go(self, cls: int, lap: int) -> None:
-        """Samples that are here for laps before ``lap`` have no turn any more."""
-        reserved, taken_reserved = self._reservations.let_go(cls)
-        self.revoked += reserved
-        self.missed += self._left[cls] + len(self._drop_taken(cls)) + taken_reserved
-        self.missed += (lap - self._lap[cls] - 1) * self._parts.own_in(self._node, cls)
-        self.unloaded += self._pool.skip(cls, lap)
-
-    def _drop_taken(self, cls: int) -> list[int]:
-        """Let the samples of a class that came from peers go. Returns them."""
-        kept, evicted = self._taken.let_go(cls)
-        self.unloaded += kept
-        # The bytes of a resident went when there was no room for them, as it can be read here.
-        self.unloaded += [sample for sample in evicted if not self._pool.is_resident(sample)]
-        return kept + evicted
 
     # Peers
 
@@ -412,7 +390,16 @@ class LocalFirst(NodeState, SharedServingPolicy):
                 delivered[ticket] = served
             if served is not None and ticket.reserves:
                 promised.add(served.sample)
-        self._waiting.put_back(cls, [ticket for ticket in waiting if ticket not in delivered])
+        left = [ticket for ticket in waiting if ticket not in delivered]
+        before = self._repeated.get(cls, 0)
+        if before and (delivered or before <= self._passes.entered[cls]):
+            del self._repeated[cls]
+            self._compare(cls, before)
+        if cls in self._dry and left:
+            # No stat waits for what an open would be given anyway.
+            delivered.update(dict.fromkeys([ticket for ticket in left if ticket.reserves]))
+            left = [ticket for ticket in left if not ticket.reserves]
+        self._waiting.put_back(cls, left)
         return [Delivered(ticket.number, served) for ticket, served in delivered.items()]
 
     def _promise(self, cls: int, promised: set[int]) -> Served | None:
@@ -420,13 +407,15 @@ class LocalFirst(NodeState, SharedServingPolicy):
         of ``promised``.
         """
         served = self._reserve_one(cls)
-        if served is not None or cls not in self._reservations or not self._do_stats_wait(cls):
+        if served is not None:
             return served
-        if not self._empty_rounds(cls) and not self._is_rest_reserved(cls):
-            return None
-        victims = [sample for sample in self._reservations.of_class(cls) if sample not in promised]
+        victims: list[int] = []
+        if self._do_stats_wait(cls) and (self._empty_rounds(cls) or self._is_rest_reserved(cls)):
+            victims = [sample for sample in self._reservations.of_class(cls) if sample not in promised]
         if not victims:
-            # A peer is asked again.
+            if self._holds(cls) and self._is_dry(cls):
+                self._dry.add(cls)
+            # Else a peer is asked again, if there is one.
             return None
         sample = self.choose_victim(victims)
         is_taken = self._reservations.remove_taken(cls, sample) or not self._reservations.remove_own(cls, sample)
@@ -466,16 +455,16 @@ class LocalFirst(NodeState, SharedServingPolicy):
         if (cls in self._waiting or cls in self._sought) and cls not in self._asked:
             self._ask(cls)
 
-    def _empty_rounds(self, cls: int) -> int:
-        """How many times every peer that is not lost was asked and had nothing."""
-        empty_answers = self._empty_answers.get(cls, {})
-        return min([empty_answers.get(peer, 0) for peer in self._there], default=EMPTY_ROUNDS)
-
     def _accept(self, cls: int, samples: tuple[int, ...], *, has_room: bool) -> None:
         """Samples of the class's lap came. The first is for a waiting request: it has no room of its own.
 
         If the room for them was given up, those that do not fit stay here without their bytes.
         """
+        # One of this node's own may come back after its next lap began here.
+        reserved = self._reservations.own_of(cls)
+        samples = tuple([each for each in samples if each not in reserved and not self._is_left(each)])
+        if not samples:
+            return
         self._came[cls] = self._lap[cls]
         here = self._taken.of_class(cls)
         # A restarted process may give samples that the process before it gave already.
@@ -483,6 +472,7 @@ class LocalFirst(NodeState, SharedServingPolicy):
         self.revoked += [sample for sample in new if self._reservations.remove_taken(cls, sample)]
         self._taken.put_first(cls, new, has_room=has_room)
         self._exchange.count_taken(cls, len(new))
+        self._taken_at.update(dict.fromkeys(samples, self._came_at))
 
     def _ask(self, cls: int) -> None:
         """Ask the peer with the most left on behalf of waiting requests; one that had nothing to give only once all the
@@ -491,6 +481,11 @@ class LocalFirst(NodeState, SharedServingPolicy):
         if not self._there:
             return
         waiting = self._waiting.count(cls)
+        if waiting and self._holds(cls) and self._is_dry(cls):
+            longest_ago = self._longest_ago(cls)
+            if longest_ago is not None:
+                self._send(longest_ago, cls, 1, 0, 0, 0, anyway=True)
+                return
         max_samples = max(self._batch(cls), waiting) if waiting else 1
         empty_answers = self._empty_answers.get(cls, {})
         home = min(self._there, key=lambda number: (empty_answers.get(number, 0), -self._peers[number].left[cls]))
@@ -524,13 +519,11 @@ class LocalFirst(NodeState, SharedServingPolicy):
                 return number
         return None
 
-    def _addressed(self, message: Take) -> Take:
-        """A message as it is sent."""
-        return message
-
-    def _batch(self, cls: int) -> int:  # noqa: ARG002
+    def _batch(self, cls: int) -> int:
         """How many samples to ask for where one is needed."""
-        return BATCH
+        # A home knows with which open a sample was asked for, not when a reader got it: maybe in a later epoch.
+        tree = self._tree_of_class[cls]
+        return 1 if tree.holds and not tree.epoch else BATCH
 
     def _send(
         self,
@@ -549,8 +542,23 @@ class LocalFirst(NodeState, SharedServingPolicy):
         self._taken.free_bytes -= granted_bytes
         self._asked[cls] = home, number
         acked_below = next(iter(peer.unanswered), number)
-        lap, done = self._lap[cls], self._done[cls]
-        message = Take(self._node, home, number, acked_below, cls, lap, max_samples, room_bytes, attempt, done)
-        message = self._addressed(message._replace(anyway=anyway) if anyway else message)
+        tree = self._tree_of_class[cls]
+        message = Take(
+            self._node,
+            home,
+            number,
+            acked_below,
+            cls,
+            self._lap[cls],
+            max_samples,
+            room_bytes,
+            attempt,
+            self._done[cls],
+            epoch=tree.epoch + 1,
+            turn=tree.turn,
+            since=tree.since,
+            anyway=anyway,
+            holds=tree.holds,
+        )
         peer.unanswered[number] = Sent(granted_bytes, message)
         self.outbox.append(message)

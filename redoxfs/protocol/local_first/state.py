@@ -9,6 +9,7 @@ from redoxfs.protocol.events import ChooseVictim, Message, SharedState, oldest
 from redoxfs.protocol.local_first.exchange import Exchange
 from redoxfs.protocol.local_first.messages import Given, Take
 from redoxfs.protocol.local_first.parts import NodeParts
+from redoxfs.protocol.local_first.passes import HomePasses
 from redoxfs.protocol.local_first.peer import Peer, Sent
 from redoxfs.protocol.local_first.repeated import Pool, RepeatedPool
 from redoxfs.protocol.local_first.reservations import Reservations
@@ -20,7 +21,7 @@ from redoxfs.protocol.turns import Ledger, Turns
 
 
 class NodeState:
-    """All that `LocalFirst` knows.
+    """All that a node knows.
 
     The arrays are shared, not copied, and must not change.
 
@@ -33,6 +34,8 @@ class NodeState:
         remote_memory_bytes: the limit of taken samples and room granted to answers.
         exchange: the share of samples to take from peers, on purpose where need alone takes less.
         seed: of what spreads over each lap when a class is exchanged.
+        tree_of: int[S], the tree of each sample, the same for all samples of a class; None: there is one tree.
+        trees: how many there are.
         reads_alone: whether the samples of all nodes can be read here.
     """
 
@@ -48,6 +51,8 @@ class NodeState:
         remote_memory_bytes: int,
         exchange: float = 0.0,
         seed: int = 0,
+        tree_of: Numbers | None = None,
+        trees: int = 1,
         reads_alone: bool = False,
     ) -> None:
         # As the pool has it: one class without samples, if there are none.
@@ -104,6 +109,38 @@ class NodeState:
             seed=seed,
         )
         self._ledger = Ledger(class_of, classes, self._parts.members)
+        if tree_of is None:
+            tree_of = np.zeros(len(class_of), np.int8)
+        self._passes = HomePasses(class_of, self._parts.is_own(node), tree_of, trees, node=node, nodes=nodes)
+        self._tree_of_class = self._passes.of_class
+        self._own_of: memoryview[int] = self._parts.own(node).data
+        # How many laps of each class were ended by what was told since its last request.
+        self._due_array = np.zeros(classes, np.int32)
+        self._due: memoryview[int] = self._due_array.data
+        # uint8[S]: a bit for each epoch before the present one, the last one's the lowest: an own sample did not leave.
+        self._rest_array = np.zeros(len(class_of), np.uint8)
+        self._rest: memoryview[int] = self._rest_array.data
+        # By tree and epoch: what was given in an epoch that this node was not told of yet.
+        self._ahead: dict[tuple[int, int], dict[int, None]] = {}
+        # By class and epoch: what was taken in an epoch that is over, and not used.
+        self._late: dict[tuple[int, int], list[int]] = {}
+        # With which open each taken sample came.
+        self._taken_at: dict[int, int] = {}
+        self._own_members_of: dict[int, Numbers] = {}
+        # Classes of which a stat has got no sample: nobody has one that is allowed.
+        self._dry: set[int] = set()
+        # How many samples laps began without, as a pass had been given them; how many were given though they are held
+        # back, as nobody had another.
+        self.samples_held_back = self.passes_given_twice = 0
+        # For whom samples leave: the node, and its open; None: this one.
+        self._for: tuple[int, int] | None = None
+        # With which open of this node the samples came that are taken in next.
+        self._came_at = 0
+        # uint8[C]: what is held back is to leave the lap at the next request.
+        self._unheld_array = np.zeros(classes, np.uint8)
+        self._unheld: memoryview[int] = self._unheld_array.data
+        # By class: an open waits for a sample, whose path had this open before.
+        self._repeated: dict[int, int] = {}
 
     def restore(self, turns: Turns, own: Turns | None = None) -> None:
         """Resume where all nodes together were. Call it before anything else, and at all of them alike. Raises
@@ -172,7 +209,10 @@ class NodeState:
             "last_ticket": self._waiting.last_ticket,
             "free_bytes": self._taken.free_bytes,
             "exchange_seed": self._exchange.seed,
+            "held_back": self.samples_held_back,
+            "given_twice": self.passes_given_twice,
         }
+        ahead = ((*key, sample) for key, samples in self._ahead.items() for sample in samples)
         arrays: dict[str, Numbers] = {
             "of_class": np.array(self._of_classes(), np.int32),
             "of_peers": np.array([peer.of_classes() for peer in peers.values()], np.int32),
@@ -190,9 +230,17 @@ class NodeState:
             "empty_answers": rows(sorted((cls, *each) for cls, of_peers in empty for each in of_peers.items()), 3),
             "sought": rows(((cls,) for cls in sorted(self._sought)), 1),
             "accounts": self._exchange.table(),
+            "pass.due": self._due_array.copy(),
+            "pass.rest": self._rest_array.copy(),
+            "pass.ahead": rows(ahead, 3),
+            "pass.late": rows(((*key, sample) for key, late in self._late.items() for sample in late), 3),
+            "pass.taken": rows(self._taken_at.items(), 2),
+            "pass.unheld": self._unheld_array.copy(),
+            "pass.repeated": rows(self._repeated.items(), 2),
+            "pass.dry": rows(((cls,) for cls in sorted(self._dry)), 1),
         }
         own, here = arrays_of("own", self._own_turns()), arrays_of("here", self._ledger.turns())
-        return SharedState(values, arrays | own | here)
+        return SharedState(values, arrays | own | here | self._passes.table())
 
     def resume(self, state: SharedState) -> None:
         reader = StateReader(state, node=self._node, nodes=self._nodes)
@@ -234,6 +282,19 @@ class NodeState:
         self._ledger.restore(reader.turns("here", reader.value("given"), classes, samples))
         own = reader.turns("own", 0, classes, samples)
         self._pool = RepeatedPool(self._policy, own, self._lap)
+        trees = len(self._passes.trees)
+        self.samples_held_back, self.passes_given_twice = reader.value("held_back"), reader.value("given_twice")
+        self._passes.resume(reader, nodes)
+        self._due_array[:] = reader.array("pass.due", np.int32, classes)
+        self._rest_array[:] = reader.array("pass.rest", np.uint8, samples)
+        for tree, epoch, sample in reader.table("pass.ahead", trees, MOST, samples):
+            self._ahead.setdefault((tree, epoch), {})[sample] = None
+        for cls, epoch, sample in reader.table("pass.late", classes, MOST, samples):
+            self._late.setdefault((cls, epoch), []).append(sample)
+        self._taken_at = {sample: at for sample, at in reader.table("pass.taken", samples, MOST)}  # noqa: C416
+        self._unheld_array[:] = reader.array("pass.unheld", np.uint8, classes)
+        self._repeated = {cls: before for cls, before in reader.table("pass.repeated", classes, MOST)}  # noqa: C416
+        self._dry = {cls for (cls,) in reader.table("pass.dry", classes)}
 
     def expect(self, chosen: Sequence[int]) -> None:
         assert isinstance(self._pool, RepeatedPool)
