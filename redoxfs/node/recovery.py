@@ -46,7 +46,7 @@ from redoxfs.protocol import (
     Binding,
     BindingTables,
     Kept,
-    Replay,
+    Repetition,
     ReplayError,
     ServingPolicy,
     SharedReplay,
@@ -310,7 +310,7 @@ class Former:
 
     catalog: Catalog
     exact: ExactFiles
-    replay: Replay | SharedReplay
+    replay: Repetition
     binding: Binding
     last_handle: int = 0
     handles: dict[int, OpenBefore] = field(default_factory=dict)
@@ -405,7 +405,7 @@ class Former:
         elif kind == STAT:
             self._hear(thread, value)
             self.replay.stat(path, file, thread, sample, is_new=bool(flags & NEW))
-        elif kind == DRAWN and isinstance(self.replay, Replay):
+        elif kind == DRAWN:
             self.replay.draw(sample)
             self.last_turn = sample, 0
             self.blocks.add(request, value, sample)

@@ -23,7 +23,6 @@ from redoxfs.node.recovery import (
     signed,
     stamp_row,
 )
-from redoxfs.protocol import SharedReplay
 from redoxfs.protocol.tables import column, rows
 
 if TYPE_CHECKING:
@@ -54,8 +53,7 @@ class Succession:
             binding=node.binding,
             exact=node.exact,
         )
-        if isinstance(former.replay, SharedReplay):
-            node.pending.resume(former.replay.undecided, former.replay.promises)
+        node.pending.resume(former.replay.undecided, former.replay.promises)
         node.blocks = former.blocks
         node.ranks.update(past.state.ranks)
         node.callers.resume({thread: heard_ns / 1e9 for thread, heard_ns in former.heard.items()})

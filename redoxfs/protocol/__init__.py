@@ -41,7 +41,7 @@ from redoxfs.protocol.events import (
 from redoxfs.protocol.lap_progress import TreeLap
 from redoxfs.protocol.local_first import Given, LocalFirst, Take, exchange_for
 from redoxfs.protocol.pool import PoolPolicy, retained_bytes_for
-from redoxfs.protocol.replay import NO_SAMPLE, Replay, ReplayError
+from redoxfs.protocol.replay import NO_SAMPLE, Repetition, Replay, ReplayError
 from redoxfs.protocol.serving import Kept, ServingPolicy, SharedServingPolicy
 from redoxfs.protocol.shared_replay import SharedReplay
 from redoxfs.protocol.slot import SlotPolicy
@@ -70,6 +70,7 @@ __all__ = [
     "PoolPolicy",
     "RemoteAnswer",
     "RemoteRead",
+    "Repetition",
     "Replay",
     "ReplayError",
     "Served",

@@ -12,14 +12,14 @@ Rejected: repeating the policy itself, with its generator. Its state is larger t
 anyway, and another version of the package would have to decide the same.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from redoxfs.arrays import Int32, Numbers
 from redoxfs.protocol.binding import Binding, DrawnBinding
-from redoxfs.protocol.events import ChooseVictim, Closed, Opened, Policy, Served, oldest
+from redoxfs.protocol.events import ChooseVictim, Closed, Opened, Pending, Policy, Served, oldest
 from redoxfs.protocol.turns import Turns
 
 NO_SAMPLE = -1
@@ -47,66 +47,110 @@ class Replayable(Policy, Protocol):
         """After `recover`: ``sample``, which had no turn in its lap, is reserved, and not in memory."""
 
 
-class Replay:
-    """Repeats events on ``binding``, which has the tables of the time when ``turns`` were taken, and ends in `finish`.
+class Repetition:
+    """Repeats events on ``binding``, as they were recorded. A subclass says what decides.
 
-    Raises:
-        ValueError: ``turns`` are of other samples.
+    ``undecided``  by path that waits for another node, the ticket
+    ``promises``   by ticket of a stat that waits for another node, its path and thread
     """
 
-    def __init__(self, binding: Binding, turns: Turns, policy: Replayable) -> None:
+    def __init__(self, binding: Binding) -> None:
         self._binding = binding
-        self._policy = policy
-        self._laps = Laps(turns, policy)
-        self._recorded = _Recorded(self._laps)
-        binding.follow(self._recorded)
+        self.undecided: dict[int, int] = {}
+        self.promises: dict[int, tuple[int, int]] = {}
 
     def open(self, path: int, file: int, thread: int, sample: int, *, preempted: bool) -> Opened:
-        """An open that took a turn of ``sample``, or none: NO_SAMPLE. Raises ReplayError."""
-        self._recorded.expect(sample, preempted=preempted)
+        """An open that took a turn of ``sample``; of none: NO_SAMPLE, or UNDECIDED where another node has to give it.
+
+        Raises ReplayError.
+        """
+        self._expect(sample, is_chosen=sample >= 0, preempted=preempted)
         opened = self._binding.open(path, file, thread)
-        if (NO_SAMPLE if opened.turn is None else opened.sample) != sample:
-            raise ReplayError(f"an open of path {path} got sample {opened.sample}, and {sample} in the journal")
+        turn = opened.turn
+        found = NO_SAMPLE if turn is None else opened.sample
+        if found != sample or (isinstance(turn, Served) and turn.preempted != preempted):
+            raise ReplayError(f"an open of path {path} got sample {found}, and {sample} in the journal")
+        if isinstance(turn, Pending):
+            self.undecided[path] = turn.ticket
+        self._void()
         return opened
 
     def draw(self, sample: int) -> None:
         """A draw gave ``sample`` to a sampler. Raises ReplayError."""
         if not isinstance(self._binding, DrawnBinding):
             raise ReplayError(f"the journal has a draw of sample {sample}, and this mount takes none")
-        self._recorded.expect(sample)
+        self._expect(sample, is_chosen=True)
         self._binding.draw(sample)
 
     def stat(self, path: int, file: int, thread: int, sample: int, *, is_new: bool) -> None:
         """A stat that reported ``sample``, or none. ``is_new``: it was reserved for that. Raises ReplayError."""
-        self._recorded.expect(sample, is_new=is_new)
+        self._expect(sample, is_chosen=is_new)
         result = self._binding.stat(path, file, thread)
         if (NO_SAMPLE if result.sample is None else result.sample) != sample or result.reserved != is_new:
             raise ReplayError(f"a stat of path {path} got sample {result.sample}, and {sample} in the journal")
+        if result.pending is not None:
+            self.promises[result.pending.ticket] = path, thread
+        self._void()
 
     def close(self, path: int) -> Closed:
         """A handle was closed. Raises ReplayError."""
         self._must_be_bound(path)
-        return self._binding.close(path)
+        closed = self._binding.close(path)
+        self._give_up(path)
+        return closed
 
     def fail(self, path: int, thread: int) -> Closed:
-        """An open failed. Raises ReplayError."""
+        """An open failed. Nothing may wait for its path's answer any more. Raises ReplayError."""
         self._must_be_bound(path)
-        return self._binding.fail(path, thread)
+        closed = self._binding.fail(path, thread)
+        self._give_up(path)
+        return closed
 
     def end(self, thread: int) -> None:
         """A thread had ended."""
         self._binding.thread(thread)
 
     def finish(self) -> None:
-        """The policy continues from here, with the binding's reservations. Raises ValueError."""
-        self._policy.recover(self._laps.turns())
-        for sample in self._binding.reserved_samples():
-            self._policy.reserve_again(sample)
-        self._binding.follow(self._policy)
+        """The policy decides from here on. Raises ValueError."""
+        raise NotImplementedError
+
+    def _expect(self, sample: int, *, is_chosen: bool, preempted: bool = False) -> None:
+        """What the next event is to decide. ``is_chosen``: the policy chose ``sample`` in it."""
+        raise NotImplementedError
+
+    def _void(self) -> None:
+        """After an event that the policy may have decided."""
+
+    def _give_up(self, path: int) -> None:
+        """A handle of ``path`` is closed."""
 
     def _must_be_bound(self, path: int) -> None:
         if not self._binding.is_bound(path):
             raise ReplayError(f"the journal closes path {path}, which is not open")
+
+
+class Replay(Repetition):
+    """Repeats events on a binding that has the tables of the time when ``turns`` were taken.
+
+    Raises:
+        ValueError: ``turns`` are of other samples.
+    """
+
+    def __init__(self, binding: Binding, turns: Turns, policy: Replayable) -> None:
+        super().__init__(binding)
+        self._policy = policy
+        self._recorded = _Recorded(Laps(turns, policy))
+        binding.follow(self._recorded)
+
+    def finish(self) -> None:
+        """The policy continues from here, with the binding's reservations. Raises ValueError."""
+        self._policy.recover(self._recorded.laps.turns())
+        for sample in self._binding.reserved_samples():
+            self._policy.reserve_again(sample)
+        self._binding.follow(self._policy)
+
+    def _expect(self, sample: int, *, is_chosen: bool, preempted: bool = False) -> None:
+        self._recorded.expect(sample, is_new=is_chosen, preempted=preempted)
 
 
 class Laps:
@@ -123,16 +167,19 @@ class Laps:
             raise ValueError(f"{len(self._laps)} laps, not those of {int(units.max()) + 1} classes or columns")
         self._given = turns.given
 
-    def reserve(self, sample: int) -> None:
+    def note_reserved(self, sample: int) -> None:
         if self._had[sample]:
             unit = self._unit_of[sample]
-            self._had_array[self._members(unit)] = 0
-            self._laps[unit] += 1
+            self._begin_lap(unit, self._laps[unit] + 1)
 
-    def turn(self, sample: int) -> None:
-        self.reserve(sample)
+    def note_turn(self, sample: int) -> None:
+        self.note_reserved(sample)
         self._had[sample] = 1
         self._given += 1
+
+    def _begin_lap(self, unit: int, lap: int) -> None:
+        self._had_array[self._members(unit)] = 0
+        self._laps[unit] = lap
 
     def lap_of(self, sample: int) -> int:
         return int(self._laps[self._unit_of[sample]])
@@ -141,12 +188,34 @@ class Laps:
         return Turns(self._laps.copy(), np.packbits(self._had_array), self._given)
 
 
+class ChosenBefore(Laps):
+    """What decides about the samples of one node among several, while its events are repeated: what was chosen before.
+    Nothing is in memory.
+    """
+
+    def __init__(self, turns: Turns, policy: Replayable) -> None:
+        super().__init__(turns, policy)
+        self._expected: list[int] = []
+
+    def expect(self, chosen: Sequence[int]) -> None:
+        """What is chosen in the next event, in order."""
+        self._expected = list(reversed(chosen))
+
+    def _choose(self, sample: int) -> int:
+        if not self._expected:
+            raise ReplayError(f"a sample that stands in for {sample} is needed, and none in the journal")
+        chosen = self._expected.pop()
+        if not 0 <= chosen < len(self._unit_of) or self._unit_of[chosen] != self._unit_of[sample]:
+            raise ReplayError(f"sample {chosen} in the journal does not stand in for {sample}")
+        return chosen
+
+
 class _Recorded:
     """The `Policy` that decides what was decided. `expect` says what, before each event."""
 
     def __init__(self, laps: Laps) -> None:
         self.choose_victim: ChooseVictim = oldest
-        self._laps = laps
+        self.laps = laps
         self._sample = NO_SAMPLE
         self._preempted = False
         self._is_new = False
@@ -159,19 +228,19 @@ class _Recorded:
     def request(self, sample: int) -> Served:
         if self._sample == NO_SAMPLE:
             raise ReplayError(f"an open of path {sample} takes a turn, and none in the journal")
-        self._laps.turn(self._sample)
+        self.laps.note_turn(self._sample)
         return Served(self._sample, preempted=self._preempted)
 
     def reserve(self, sample: int) -> int | None:
         del sample
         if not self._is_new:
             return None
-        self._laps.reserve(self._sample)
+        self.laps.note_reserved(self._sample)
         return self._sample
 
     def take(self, reserved: int, path: int = -1) -> Served:
         del path
-        self._laps.turn(reserved)
+        self.laps.note_turn(reserved)
         return Served(reserved)
 
     def put_back(self, reserved: int) -> bool:

@@ -10,29 +10,13 @@ An event is recorded after it was decided and before anything leaves the node. W
 
 from collections.abc import Mapping, Sequence
 
-from redoxfs.protocol.binding import UNDECIDED, Binding
-from redoxfs.protocol.events import (
-    Answer,
-    Closed,
-    Delivered,
-    Message,
-    Opened,
-    Pending,
-    Served,
-    SharedPolicy,
-    SharedState,
-)
-from redoxfs.protocol.replay import NO_SAMPLE, ReplayError
+from redoxfs.protocol.binding import Binding
+from redoxfs.protocol.events import Answer, Delivered, Message, Served, SharedPolicy, SharedState
+from redoxfs.protocol.replay import Repetition, ReplayError
 
 
-class SharedReplay:
-    """Repeats events on ``binding`` and ``policy``, and ends in `finish`.
-
-    ``binding`` decides by ``policy`` and has the tables of the time of ``state``. ``policy`` is new.
-
-    Args:
-        undecided: by path that waits for another node, the ticket.
-        promises: by ticket of a stat that waits for another node, its path and thread.
+class SharedReplay(Repetition):
+    """Repeats events on ``binding``, which has the tables of the time of ``state``, and on ``policy``, which is new.
 
     Raises:
         ValueError: ``state`` is damaged, or of other samples.
@@ -47,57 +31,11 @@ class SharedReplay:
         undecided: Mapping[int, int],
         promises: Mapping[int, tuple[int, int]],
     ) -> None:
-        self._binding = binding
+        super().__init__(binding)
         self._policy = policy
-        self.undecided = dict(undecided)
-        self.promises = dict(promises)
+        self.undecided |= undecided
+        self.promises |= promises
         policy.resume(state)
-
-    def open(self, path: int, file: int, thread: int, sample: int, *, preempted: bool) -> Opened:
-        """An open that took a turn of ``sample``; of none: NO_SAMPLE, or UNDECIDED where another node has to give it.
-
-        Raises ReplayError.
-        """
-        self._policy.expect(() if sample < 0 else (sample,))
-        opened = self._binding.open(path, file, thread)
-        turn = opened.turn
-        if isinstance(turn, Pending):
-            self.undecided[path] = turn.ticket
-            found = UNDECIDED
-        else:
-            found = NO_SAMPLE if turn is None else turn.sample
-        if found != sample or (isinstance(turn, Served) and turn.preempted != preempted):
-            raise ReplayError(f"an open of path {path} got sample {found}, and {sample} in the journal")
-        self._void()
-        return opened
-
-    def stat(self, path: int, file: int, thread: int, sample: int, *, is_new: bool) -> None:
-        """A stat that reported ``sample``, or none. ``is_new``: it was reserved for that. Raises ReplayError."""
-        self._policy.expect((sample,) if is_new else ())
-        result = self._binding.stat(path, file, thread)
-        if (NO_SAMPLE if result.sample is None else result.sample) != sample or result.reserved != is_new:
-            raise ReplayError(f"a stat of path {path} got sample {result.sample}, and {sample} in the journal")
-        self._void()
-        if result.pending is not None:
-            self.promises[result.pending.ticket] = path, thread
-
-    def close(self, path: int) -> Closed:
-        """A handle was closed. Raises ReplayError."""
-        self._must_be_bound(path)
-        closed = self._binding.close(path)
-        self._give_up(path)
-        return closed
-
-    def fail(self, path: int, thread: int) -> Closed:
-        """An open failed. Nothing may wait for its path's answer any more. Raises ReplayError."""
-        self._must_be_bound(path)
-        closed = self._binding.fail(path, thread)
-        self._give_up(path)
-        return closed
-
-    def end(self, thread: int) -> None:
-        """A thread had ended."""
-        self._binding.thread(thread)
 
     def handled(self, message: Message, answer: Answer | None, chosen: Sequence[int]) -> None:
         """A peer's message was answered. Raises ReplayError."""
@@ -134,6 +72,9 @@ class SharedReplay:
         self._policy.settle()
         self._void()
 
+    def _expect(self, sample: int, *, is_chosen: bool, preempted: bool = False) -> None:  # noqa: ARG002
+        self._policy.expect((sample,) if is_chosen else ())
+
     def _deliver(self, delivered: Delivered) -> None:
         ticket, served = delivered
         promise = self.promises.pop(ticket, None)
@@ -159,7 +100,3 @@ class SharedReplay:
         policy.revoked.clear()
         policy.unloaded.clear()
         policy.outbox.clear()
-
-    def _must_be_bound(self, path: int) -> None:
-        if not self._binding.is_bound(path):
-            raise ReplayError(f"the journal closes path {path}, which is not open")

@@ -1,21 +1,16 @@
 """The pool beneath, while the events of another process are repeated: it gives what that process's pool gave."""
 
-from collections.abc import Sequence
 from typing import TypeAlias
-
-import numpy as np
 
 from redoxfs.arrays import Flags, Int32, Numbers
 from redoxfs.protocol.events import Served
 from redoxfs.protocol.pool import PoolPolicy
-from redoxfs.protocol.replay import ReplayError
+from redoxfs.protocol.replay import ChosenBefore, ReplayError
 from redoxfs.protocol.turns import Turns
 
 
-class RepeatedPool:
+class RepeatedPool(ChosenBefore):
     """Gives what it was told to `expect`, and counts turns in the laps that the node is in.
-
-    It has nothing in memory.
 
     Args:
         policy: of the same samples.
@@ -24,17 +19,8 @@ class RepeatedPool:
     """
 
     def __init__(self, policy: PoolPolicy, turns: Turns, node_laps: "memoryview[int]") -> None:
-        units = policy.units
-        self._class_of: memoryview[int] = units.data
-        self._members = policy.members
-        self._had_array = turns.flags(len(turns.laps), len(units)).astype(np.uint8)
-        self._had: memoryview[int] = self._had_array.data
-        self._laps = turns.laps.copy()
+        super().__init__(turns, policy)
         self._node_laps = node_laps
-        self._expected: list[int] = []
-
-    def expect(self, chosen: Sequence[int]) -> None:
-        self._expected = list(reversed(chosen))
 
     def request(self, sample: int) -> Served:
         chosen = self._choose(sample)
@@ -60,9 +46,6 @@ class RepeatedPool:
         del sample
         return False
 
-    def turns(self) -> Turns:
-        return Turns(self._laps.copy(), np.packbits(self._had_array), 0)
-
     def begin_lap_without(self, cls: int, lap: int, held: Flags) -> None:
         members = self._members(cls)
         self._had_array[members] &= held[members]
@@ -86,16 +69,10 @@ class RepeatedPool:
         return Served(sample)
 
     def _choose(self, sample: int) -> int:
-        cls = self._class_of[sample]
-        if not self._expected:
-            raise ReplayError(f"a sample of class {cls} is needed, and none in the journal")
-        chosen = self._expected.pop()
-        if not 0 <= chosen < len(self._class_of) or self._class_of[chosen] != cls:
-            raise ReplayError(f"sample {chosen} in the journal is not of class {cls}")
-        lap = self._node_laps[cls]
-        if self._laps[cls] != lap:
-            self._had_array[self._members(cls)] = 0
-            self._laps[cls] = lap
+        chosen = super()._choose(sample)
+        unit = self._unit_of[sample]
+        if self._laps[unit] != self._node_laps[unit]:
+            self._begin_lap(unit, self._node_laps[unit])
         if self._had[chosen]:
             raise ReplayError(f"sample {chosen} in the journal had its turn before")
         return chosen
