@@ -68,7 +68,7 @@ class SlotPolicy(ServingPolicy):
         self._lap = np.ones((len(vc_start) - 1, slots), np.int32)
         self._lap_of_column: Ints = self._lap.reshape(-1).data
         # Per column that has any, oldest first: the reserved sample, and whether it was in memory already.
-        self._reserved: dict[tuple[int, int], dict[int, bool]] = {}
+        self._reserved: dict[int, dict[int, bool]] = {}
         self._given = 0
         self.choose_victim: ChooseVictim = oldest
         self._random = np.random.default_rng(seed)
@@ -88,7 +88,7 @@ class SlotPolicy(ServingPolicy):
         vc, slot = divmod(column, self._slots)
         fresh = self._fresh(vc, slot)
         if not fresh.any():
-            reserved = self._reserved.get((vc, slot))
+            reserved = self._reserved.get(column)
             if reserved:
                 return self._turn_of_reserved(self.choose_victim(reserved), preempted=True)
             fresh = self._begin_lap(vc, slot)
@@ -100,20 +100,21 @@ class SlotPolicy(ServingPolicy):
 
     def reserve(self, sample: int) -> int | None:
         """Reserve a sample of ``sample``'s column: the resident one, else the one that FindReplacePC would load."""
-        vc, slot = self._column(sample)
-        resident = int(self._resident[vc, slot])
+        column = self._column_of[sample]
+        resident = self._resident_of[column]
         if resident >= 0:
-            self._resident[vc, slot] = -1
-            self._reserved.setdefault((vc, slot), {})[resident] = True
+            self._resident_of[column] = -1
+            self._reserved.setdefault(column, {})[resident] = True
             return resident
+        vc, slot = divmod(column, self._slots)
         fresh = self._fresh(vc, slot)
         if not fresh.any():
-            if self._reserved.get((vc, slot)):
+            if column in self._reserved:
                 return None
             fresh = self._begin_lap(vc, slot)
         chosen = int(self._cells[self._find_replace_pc(vc, fresh), slot])
         self._loaded[chosen] = True
-        self._reserved.setdefault((vc, slot), {})[chosen] = False
+        self._reserved.setdefault(column, {})[chosen] = False
         return chosen
 
     def take(self, reserved: int, path: int = -1) -> Served:  # noqa: ARG002
@@ -123,16 +124,15 @@ class SlotPolicy(ServingPolicy):
 
     def put_back(self, reserved: int) -> bool:
         """Undo a reservation: back into its slot if it was loaded and the slot is empty, else fresh again."""
-        vc, slot = self._column(reserved)
-        was_loaded = self._forget_reservation(vc, slot, reserved)
-        if was_loaded and self._resident[vc, slot] < 0:
-            self._resident[vc, slot] = reserved
+        column = self._column_of[reserved]
+        if self._forget_reservation(reserved) and self._resident_of[column] < 0:
+            self._resident_of[column] = reserved
             return True
         self._loaded[reserved] = False
         return False
 
     def reserved(self, sample: int) -> Iterable[int]:
-        return self._reserved.get(self._column(sample), ())
+        return self._reserved.get(self._column_of[sample], ())
 
     @property
     def given(self) -> int:
@@ -141,8 +141,7 @@ class SlotPolicy(ServingPolicy):
     def turns(self) -> Turns:
         had = self._loaded.copy()
         had[self._resident[self._resident >= 0]] = False
-        for column in self._reserved.values():
-            had[list(column)] = False
+        had[[*self.reserved_samples()]] = False
         return Turns(self._lap.reshape(-1).copy(), np.packbits(had), self._given)
 
     def restore(self, turns: Turns) -> None:
@@ -156,7 +155,7 @@ class SlotPolicy(ServingPolicy):
 
     def reserve_again(self, sample: int) -> None:
         self._loaded[sample] = True
-        self._reserved.setdefault(self._column(sample), {})[sample] = False
+        self._reserved.setdefault(self._column_of[sample], {})[sample] = False
 
     def reserved_samples(self) -> Iterable[int]:
         """All reserved samples, those of a column oldest first."""
@@ -211,10 +210,6 @@ class SlotPolicy(ServingPolicy):
             column = self._column_of[sample]
             self._progress.note(column, self._lap_of_column[column])
 
-    def _column(self, sample: int) -> tuple[int, int]:
-        vc, slot = divmod(self._column_of[sample], self._slots)
-        return vc, slot
-
     def _fresh(self, vc: int, slot: int) -> Flags:
         """bool[PCS size]: which chunks of the VC have a sample in ``slot`` that this lap has not loaded."""
         chunks = slice(self._vc_start[vc], self._vc_start[vc + 1])
@@ -231,7 +226,7 @@ class SlotPolicy(ServingPolicy):
         cells, exists = self._cells[chunks], self._exists[chunks]
         unfinished = (exists & ~self._loaded[cells]).any(axis=0) | (self._resident[vc] >= 0)
         through = exists.any(axis=0) & ~unfinished
-        through[[o for v, o in self._reserved if v == vc]] = False
+        through[[column % self._slots for column in self._reserved if column // self._slots == vc]] = False
         self._loaded[cells[exists & through]] = False
         self._lap[vc, through] += 1
         return self._fresh(vc, slot)
@@ -257,17 +252,17 @@ class SlotPolicy(ServingPolicy):
         return Load(chunk, (wanted, *(s for s in kept.tolist() if s != wanted)))
 
     def _turn_of_reserved(self, sample: int, *, preempted: bool) -> Served:
-        vc, slot = self._column(sample)
-        if self._forget_reservation(vc, slot, sample):
+        vc = self._column_of[sample] // self._slots
+        if self._forget_reservation(sample):
             return Served(sample, (), preempted)
         return Served(sample, (self._refill(vc, int(self._chunk_of[sample]), sample),), preempted)
 
-    def _forget_reservation(self, vc: int, slot: int, sample: int) -> bool:
+    def _forget_reservation(self, sample: int) -> bool:
         """True where the sample was in memory when it was reserved."""
-        column = self._reserved[vc, slot]
-        was_loaded = column.pop(sample)
-        if not column:
-            del self._reserved[vc, slot]
+        column = self._column_of[sample]
+        was_loaded = self._reserved[column].pop(sample)
+        if not self._reserved[column]:
+            del self._reserved[column]
         return was_loaded
 
     def _one_of(self, candidates: npt.NDArray[np.intp]) -> int:

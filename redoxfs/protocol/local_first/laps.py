@@ -144,18 +144,14 @@ class Laps(NodeState):
 
     def _leave_held_out(self, cls: int) -> int:
         """The lap goes on without what is held back and is left in it. Returns how many samples that are."""
-        self._unheld[cls] = out = 0
+        self._unheld[cls] = 0
         members = self._own_members(cls)
-        reserved = self._reserved_here(cls)
-        for sample in members[self._passes.held_array[members]].tolist():
-            if sample in reserved or not self._pool.is_left(sample):
-                continue
-            out += 1
-            self._passes.out_array[sample] = True
-            if self._pool.leave_out(sample):
-                self.unloaded.append(sample)
-        self._left[cls] -= out
-        return out
+        is_out = self._passes.held_array[members] & self._pool.are_left(cls, members)
+        out = members[is_out & self._passes.are_none_of(members, self._reserved_here(cls))]
+        self._passes.out_array[out] = True
+        self.unloaded += [sample for sample in out.tolist() if self._pool.leave_out(sample)]
+        self._left[cls] -= len(out)
+        return len(out)
 
     def _let_go(self, cls: int, lap: int) -> None:
         """Samples that are here for laps before ``lap`` have no turn any more."""

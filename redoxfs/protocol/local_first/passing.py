@@ -160,10 +160,6 @@ class Passing(Laps):
         self._enter_due(cls)
         return 0
 
-    def _is_left(self, sample: int) -> bool:
-        """Whether a sample is this node's own, and is left in its lap and not reserved."""
-        return bool(self._passes.is_own[sample]) and self._pool.is_left(sample)
-
     def _come(self, tree: HomePass, samples: Int32) -> None:
         """What a run does not have any more comes into the laps that began without it."""
         if not tree.holds:

@@ -461,8 +461,9 @@ class LocalFirst(Passing, SharedServingPolicy):
         If the room for them was given up, those that do not fit stay here without their bytes.
         """
         # One of this node's own may come back after its next lap began here.
-        reserved = self._reservations.own_of(cls)
-        samples = tuple([each for each in samples if each not in reserved and not self._is_left(each)])
+        numbers, reserved = np.array(samples), self._reservations.own_of(cls)
+        is_left = self._passes.is_own[numbers] & self._pool.are_left(cls, numbers)
+        samples = tuple([each for each in numbers[~is_left].tolist() if each not in reserved])
         if not samples:
             return
         self._came[cls] = self._lap[cls]

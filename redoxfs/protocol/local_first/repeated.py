@@ -51,9 +51,6 @@ class RepeatedPool(ChosenBefore):
         self._had_array[members] &= held[members]
         self._laps[cls] = lap
 
-    def is_left(self, sample: int) -> bool:
-        return not self._had[sample]
-
     def are_left(self, cls: int, members: Numbers) -> Flags:  # noqa: ARG002
         are_left: Flags = self._had_array[members] == 0
         return are_left

@@ -212,20 +212,15 @@ class PoolPolicy(Loads, ServingPolicy):
         self._count_again(cls, touched)
         self._lap[cls] = lap
 
-    def is_left(self, sample: int) -> bool:
-        """Whether a sample is in the lap of its class, had no turn in it, and is not reserved."""
-        cls = self._class_of[sample]
-        return not self._queues.had[sample] and self._queues.is_in_lap(cls, sample)
-
     def are_left(self, cls: int, members: Numbers) -> Flags:
-        """bool[n]: which of some members of a class are left, as `is_left`."""
+        """bool[n]: which of some samples of a class are in its lap, had no turn in it, and are not reserved."""
         is_left: Flags = (self._queues.had_array[members] == NOT_YET) & (
             self._queues.at_array[members] >= self._queues.served[cls]
         )
         return is_left
 
     def leave_out(self, sample: int) -> bool:
-        """The lap goes on without a sample that `is_left`. Returns whether it was in memory; it is not any more."""
+        """The lap goes on without a sample that is left. Returns whether it was in memory; it is not any more."""
         cls, queues, chunk = self._class_of[sample], self._queues, self._chunk_of[sample]
         was_resident = queues.is_resident(cls, sample)
         if not was_resident:

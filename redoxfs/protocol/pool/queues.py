@@ -111,10 +111,6 @@ class Queues:
         """Whether a sample that is not retained is loaded for the next lap."""
         return self.kept[cls] <= self._at[sample] < self.next[cls]
 
-    def is_in_lap(self, cls: int, sample: int) -> bool:
-        """Whether a sample is resident for this lap, or fresh."""
-        return self._at[sample] >= self.served[cls]
-
     def is_retained(self, cls: int, sample: int) -> bool:
         """Whether a sample is in one of the retained sections."""
         place = self._at[sample]
