@@ -81,13 +81,17 @@ class FailingNodes(Generic[N]):
     def __init__(self, seed: int, *, nodes: int, samples: int, faults: Faults, stats: float, cancels: float) -> None:
         self.random = random.Random(seed)
         self.seed, self.samples, self.faults, self.stats, self.cancels = seed, samples, faults, stats, cancels
-        self.network = Network(self.random)
         self.sent_to: dict[Message, int] = {}
-        self.workers: list[Worker] = []
         self.stopped: set[int] = set()
         self.dead: set[int] = set()
         self.cut: set[frozenset[int]] = set()
         self.deaths = self.degraded_before = 0
+        self.start(nodes)
+
+    def start(self, nodes: int) -> None:
+        """Start so many nodes, which nobody has asked yet."""
+        self.network = Network(self.random)
+        self.workers: list[Worker] = []
         self.processes: list[Process[N]] = [
             Process(self.new_node(node, 0), 0, dict.fromkeys(set(range(nodes)) - {node}, 0)) for node in range(nodes)
         ]
