@@ -46,7 +46,8 @@ def test_a_chunk_with_only_reserved_samples_is_not_loaded() -> None:
 class CoverModel:
     """A plain model of a policy whose laps cover some samples; asserts its rules at every step.
 
-    ``lap``      each class's; ``to_come``: the samples of it that had no turn yet, ``reserved``: those reserved
+    ``lap``      each class's; ``to_come``: the samples of it that had no turn yet, ``reserved``: those reserved, and
+                 whether they were in memory then
     ``held``     samples that were loaded and neither served nor reserved
     ``lent``     so many of ``capacity`` were given back
     """
@@ -68,7 +69,7 @@ class CoverModel:
             self.of_lap[class_of[sample]].add(sample)
         self.lap = dict.fromkeys(self.of_lap, 1)
         self.to_come = {cls: set(samples) for cls, samples in self.of_lap.items()}
-        self.reserved: set[int] = set()
+        self.reserved: dict[int, bool] = {}
         self.held: set[int] = set()
         self.lent = 0
 
@@ -92,7 +93,7 @@ class CoverModel:
         cls = self.class_of[sample]
         self.begin_lap_if_over(cls)
         served = self.policy.request(sample)
-        assert served.preempted == (served.sample in self.reserved) == (self.to_come[cls] <= self.reserved)
+        assert served.preempted == (served.sample in self.reserved) == (self.to_come[cls] <= self.reserved.keys())
         self.serve(cls, served)
 
     def reserve(self, sample: int) -> None:
@@ -100,10 +101,10 @@ class CoverModel:
         self.begin_lap_if_over(cls)
         chosen = self.policy.reserve(sample)
         if chosen is None:
-            assert self.to_come[cls] <= self.reserved
+            assert self.to_come[cls] <= self.reserved.keys()
         else:
-            assert chosen in self.to_come[cls] - self.reserved
-            self.reserved.add(chosen)
+            assert chosen in self.to_come[cls] - self.reserved.keys()
+            self.reserved[chosen] = chosen in self.held
             self.held.discard(chosen)
 
     def take(self, reserved: int) -> None:
@@ -112,9 +113,12 @@ class CoverModel:
         self.serve(self.class_of[reserved], served)
 
     def put_back(self, reserved: int) -> None:
-        self.reserved.remove(reserved)
+        was_held = self.reserved.pop(reserved)
         if self.policy.put_back(reserved):
+            assert was_held
             self.held.add(reserved)
+        else:
+            assert not was_held or self.policy._free_bytes < SIZE_BYTES
 
     def resume_with(self, policy: PoolPolicy) -> None:
         """Save the turns, and resume them with ``policy``, which may be the present one."""
@@ -150,7 +154,7 @@ class CoverModel:
             let_go = {sample for sample in self.held if self.class_of[sample] == cls}
             if laps == 1:
                 let_go &= self.to_come[cls]
-            self.reserved -= self.to_come[cls]
+            self.reserved = {s: held for s, held in self.reserved.items() if s not in self.to_come[cls]}
             self.lap[cls] = until
             self.to_come[cls] = set(self.of_lap[cls])
         assert sorted(self.policy.skip(cls, until)) == sorted(let_go)
@@ -160,7 +164,7 @@ class CoverModel:
         self.given += 1
         assert served.sample in self.to_come[cls], "each of the lap's samples once, and no other"
         # What was in memory as it was reserved still is, for another budget.
-        assert served.sample in self.reserved or served.is_demanded == (served.sample not in self.held)
+        assert served.is_demanded != self.reserved.get(served.sample, served.sample in self.held)
         for chunk, samples in served.loads:
             for sample in samples:
                 assert self.policy.chunk_of(sample) == chunk
@@ -170,7 +174,7 @@ class CoverModel:
             self.held |= set(samples)
         self.held -= set(served.gone)
         (self.held.add if served.kept else self.held.discard)(served.sample)
-        self.reserved.discard(served.sample)
+        self.reserved.pop(served.sample, None)
         self.to_come[cls].remove(served.sample)
 
     def check(self) -> None:
@@ -505,32 +509,6 @@ def test_the_oldest_resident_goes_out_during_the_first_loads() -> None:
     assert answers == scheduled[1:21]
 
 
-def test_an_open_preempts_the_last_reservation() -> None:
-    policy = small([0, 0], [[0], [1]], 2)
-    reserved = policy.reserve(0)
-    assert reserved is not None
-    other = policy.request(0)
-    assert {reserved, other.sample} == {0, 1}
-    assert not other.preempted
-    assert policy.reserve(0) is None, "the lap has no other sample"
-    preempted = policy.request(0)
-    assert (preempted.sample, preempted.preempted, preempted.is_demanded) == (reserved, True, True)
-    assert policy.laps(np.array([0])).tolist() == [1]
-
-
-def test_put_back_returns_a_resident_to_the_pool() -> None:
-    policy = small([0] * 4, [[0, 1, 2, 3]], 3)
-    policy.request(0)
-    assert policy.resident_bytes == 3 * SIZE_BYTES
-    reserved = policy.reserve(0)
-    assert reserved is not None
-    assert policy.resident_bytes == 2 * SIZE_BYTES
-    assert not policy.is_resident(reserved)
-    assert policy.put_back(reserved)
-    assert policy.is_resident(reserved)
-    assert policy.resident_bytes == 3 * SIZE_BYTES
-
-
 def test_an_unloaded_reservation_is_loaded_at_its_turn() -> None:
     policy = small([0, 1, 0, 1], [[0, 1], [2, 3]], 4)
     reserved = policy.reserve(0)
@@ -540,18 +518,6 @@ def test_an_unloaded_reservation_is_loaded_at_its_turn() -> None:
     assert taken.is_demanded
     assert not taken.preempted
     assert set(taken.loads[0].samples) == ({0, 1} if reserved == 0 else {2, 3})
-
-
-def test_a_put_back_resident_without_room_is_fresh_again() -> None:
-    policy = small([0, 0, 1, 1], [[0, 1], [2, 3]], 1)
-    asked = policy.request(0).sample
-    reserved = policy.reserve(0)
-    assert reserved == 1 - asked
-    policy.request(2)
-    assert policy.residents() == 1
-    assert not policy.put_back(reserved)
-    again = policy.request(0)
-    assert (again.sample, again.is_demanded) == (reserved, True)
 
 
 def test_a_dataset_without_samples_is_accepted() -> None:
