@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import Worker, answered, parts_of_chunks, pool_node
+from networks import ByLaps, Worker, answered, parts_of_chunks, pool_node
 from t0_lost_nodes import Faults
 from t0_lost_nodes import Pools as FailingPools
 
@@ -27,15 +27,11 @@ def nodes_of(
     cells: Int32,
     *,
     nodes: int,
-    sizes: Sequence[int] | None = None,
-    resident: int = 9,
-    retained: float = 0,
     remote_memory_bytes: int = 1 << 30,
     exchange: float = 0,
-    seed: int = 0,
+    made: type[LocalFirst] = ByLaps,
 ) -> list[LocalFirst]:
-    """Nodes with a pool each. Without ``sizes`` each sample takes one byte."""
-    sample_bytes = np.ones(len(class_of), np.int64) if sizes is None else np.array(sizes, np.int64)
+    """Nodes with a pool each. Each sample takes one byte."""
     return [
         pool_node(
             node,
@@ -43,12 +39,12 @@ def nodes_of(
             cells=cells,
             class_of=class_of,
             part_of=part_of,
-            sample_bytes=sample_bytes,
-            resident=resident,
-            retained=retained,
+            sample_bytes=np.ones(len(class_of), np.int64),
+            resident=9,
             remote_memory_bytes=remote_memory_bytes,
             exchange=exchange,
-            seed=seed + node,
+            seed=node,
+            made=made,
         )
         for node in range(nodes)
     ]

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -78,7 +78,9 @@ class FailingNodes(Generic[N]):
     all_stay = False
     put_backs = 0.3
 
-    def __init__(self, seed: int, *, nodes: int, samples: int, faults: Faults, stats: float, cancels: float) -> None:
+    def __init__(
+        self, seed: int, *, nodes: int, samples: int, faults: Faults, stats: float = 0, cancels: float = 0
+    ) -> None:
         self.random = random.Random(seed)
         self.seed, self.samples, self.faults, self.stats, self.cancels = seed, samples, faults, stats, cancels
         self.sent_to: dict[Message, int] = {}
@@ -450,14 +452,48 @@ class PoolNodes(FailingNodes[LocalFirst]):
     """Nodes that each have a pool of their part of the samples.
 
     ``class_of``  int32[S];  ``part_of``: int8[S], the node that has each sample;  ``count``: of nodes
-    ``reads_alone``  nodes can read the samples of others
+    ``largest``   the size of the largest sample;  ``reads_alone``: nodes can read the samples of others
     """
 
     late_answers = True
-    reads_alone: bool
-    class_of: npt.NDArray[np.int32]
-    part_of: npt.NDArray[np.int8]
-    count: int
+    made: type[LocalFirst] = LocalFirst
+    resident, retained, remote_memory_bytes, largest = 3, 0.0, 4, 1
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int,
+        samples: int,
+        classes: int,
+        exchange: float = 0,
+        reads_alone: bool = False,
+        **others: Any,
+    ) -> None:
+        draw = random.Random(seed)
+        self.class_of = np.array([draw.randrange(classes) for _ in range(samples)], np.int32)
+        self.cells = random_cells(draw, samples)
+        self.part_of = parts_of_chunks(self.cells, [draw.randrange(nodes) for _ in self.cells])
+        self.sizes = np.array([draw.randint(1, self.largest) for _ in range(samples)], np.int64)
+        self.count, self.exchange, self.reads_alone = nodes, exchange, reads_alone
+        super().__init__(seed, nodes=nodes, samples=samples, **others)
+
+    def new_node(self, number: int, start: int) -> LocalFirst:
+        return pool_node(
+            number,
+            self.count,
+            cells=self.cells,
+            class_of=self.class_of,
+            part_of=self.part_of,
+            sample_bytes=self.sizes,
+            resident=self.resident,
+            retained=self.retained,
+            remote_memory_bytes=self.remote_memory_bytes,
+            exchange=self.exchange,
+            seed=self.seed + number + 10 * start,
+            reads_alone=self.reads_alone,
+            made=self.made,
+        )
 
     def rejoin(self, number: int) -> None:
         begun = [
@@ -485,56 +521,31 @@ class Pools(PoolNodes):
     drops.
     """
 
+    made = WatchedPool
+    largest = 3
+
     def __init__(
         self,
         seed: int,
         *,
-        nodes: int,
-        samples: int,
         classes: int,
-        faults: Faults,
         resident: int = 5,
         retained: float = 0,
         remote_memory_bytes: int = 1 << 30,
-        exchange: float = 0,
-        reads_alone: bool = False,
-        stats: float = 0,
-        cancels: float = 0,
+        **others: Any,
     ) -> None:
-        draw = random.Random(seed)
-        self.resident, self.retained = resident, retained
-        self.class_of = np.array([draw.randrange(classes) for _ in range(samples)], np.int32)
-        self.cells = random_cells(draw, samples)
-        self.part_of = parts_of_chunks(self.cells, [draw.randrange(nodes) for _ in self.cells])
-        self.sizes = np.array([draw.randint(1, 3) for _ in range(samples)], np.int64)
-        self.count, self.remote_memory_bytes, self.exchange = nodes, remote_memory_bytes, exchange
-        self.reads_alone = reads_alone
+        self.resident, self.retained, self.remote_memory_bytes = resident, retained, remote_memory_bytes
         self.bytes: dict[int, Bytes] = {}
         self.taken: set[int] = set()
         self.turns_before: Counter[tuple[int, int]] = Counter()
         self.missed_before = 0
+        super().__init__(seed, classes=classes, **others)
         # By class: the last lap of which a process that died may have had samples.
         self.died_in = np.zeros(int(self.class_of.max()) + 1, np.int32)
-        super().__init__(seed, nodes=nodes, samples=samples, faults=faults, stats=stats, cancels=cancels)
 
     def new_node(self, number: int, start: int) -> LocalFirst:
         self.bytes[number] = Bytes()
-        seed = self.seed + number + 10 * start
-        return pool_node(
-            number,
-            self.count,
-            cells=self.cells,
-            class_of=self.class_of,
-            part_of=self.part_of,
-            sample_bytes=self.sizes,
-            resident=self.resident,
-            retained=self.retained,
-            remote_memory_bytes=self.remote_memory_bytes,
-            exchange=self.exchange,
-            seed=seed,
-            reads_alone=self.reads_alone,
-            made=WatchedPool,
-        )
+        return super().new_node(number, start)
 
     def kill(self, number: int) -> None:
         node = self.processes[number].node
@@ -674,43 +685,9 @@ CALLS_A_CHECK = 16
 class Passing(PoolNodes):
     """The pool on several nodes, with passes. In times of faults some nodes are told that an epoch begins."""
 
-    def __init__(
-        self,
-        seed: int,
-        *,
-        nodes: int,
-        samples: int,
-        classes: int,
-        faults: Faults,
-        told: bool,
-        exchange: float = 0,
-        reads_alone: bool = False,
-        stats: float = 0,
-        cancels: float = 0,
-    ) -> None:
-        draw = random.Random(seed)
-        self.class_of = np.array([draw.randrange(classes) for _ in range(samples)], np.int32)
-        self.cells = random_cells(draw, samples)
-        self.part_of = parts_of_chunks(self.cells, [draw.randrange(nodes) for _ in self.cells])
-        self.count, self.told, self.exchange, self.calls = nodes, told, exchange, 0
-        self.reads_alone = reads_alone
-        super().__init__(seed, nodes=nodes, samples=samples, faults=faults, stats=stats, cancels=cancels)
-
-    def new_node(self, number: int, start: int) -> LocalFirst:
-        return pool_node(
-            number,
-            self.count,
-            cells=self.cells,
-            class_of=self.class_of,
-            part_of=self.part_of,
-            sample_bytes=np.ones(self.samples, np.int64),
-            resident=3,
-            remote_memory_bytes=4,
-            exchange=self.exchange,
-            seed=self.seed + number + 10 * start,
-            reads_alone=self.reads_alone,
-            made=LocalFirst,
-        )
+    def __init__(self, seed: int, *, told: bool, **shape: Any) -> None:
+        self.told, self.calls = told, 0
+        super().__init__(seed, **shape)
 
     def befall(self) -> None:
         if self.told and self.random.random() < 0.3:
@@ -801,10 +778,8 @@ class Slots(FailingNodes[SlotNode]):
         window: int,
         room: int,
         reads_alone: bool,
-        faults: Faults,
-        stats: float = 0,
-        cancels: float = 0,
         rest: int = 0,
+        **others: Any,
     ) -> None:
         samples = chunks * CHUNK_SIZE - rest
         cells = np.arange(chunks * CHUNK_SIZE, dtype=np.int32).reshape(chunks, CHUNK_SIZE)
@@ -817,7 +792,7 @@ class Slots(FailingNodes[SlotNode]):
         self.turns: Counter[int] = Counter()
         self.epoch = 0
         self.orders: dict[int, npt.NDArray[np.int32]] = {}
-        super().__init__(seed, nodes=nodes, samples=samples, faults=faults, stats=stats, cancels=cancels)
+        super().__init__(seed, nodes=nodes, samples=samples, **others)
 
     def new_node(self, number: int, start: int) -> SlotNode:
         seed = self.seed + number + 10 * start

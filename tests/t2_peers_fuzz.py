@@ -112,7 +112,7 @@ CELLS = build_cells(CLASS_OF, np.ones(SAMPLES, np.int64), chunk_size=10, seed=0)
 
 def pool_node() -> LocalFirst:
     """Node 0 of two."""
-    return nodes_of(CLASS_OF, deal(CELLS, 2, seed=0), CELLS.cells, nodes=2)[0]
+    return nodes_of(CLASS_OF, deal(CELLS, 2, seed=0), CELLS.cells, nodes=2, made=LocalFirst)[0]
 
 
 def slot_node() -> SlotNode:
