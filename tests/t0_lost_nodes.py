@@ -131,7 +131,9 @@ class FailingNodes(Generic[N]):
 
     def step(self, cancels: float) -> bool:
         """One step. True where there was nothing to do."""
-        here = [worker for worker in self.workers if self.runs(worker.node)]
+        here = self.workers
+        if self.stopped or self.dead:
+            here = [worker for worker in here if self.runs(worker.node)]
         ready = [w for w in here if w.ticket is None and not w.is_through]
         waiting = [w for w in here if w.ticket is not None]
         awake = [w for w in ready if not w.sleeps or w.reserved is None]
@@ -143,18 +145,18 @@ class FailingNodes(Generic[N]):
         letters = self.network.under_way
         if self.stopped or self.dead or self.cut:
             letters = [letter for letter in letters if self.moves(letter)]
-        repeated = [m for m in self.network.unanswered.values() if self.runs(m.requester)]
         at = self.random.randrange(len(ready) + len(letters) + 1)
         if at < len(ready):
             self.work(ready[at])
-        elif at < len(ready) + len(letters):
+            return False
+        if at < len(ready) + len(letters):
             self.arrive(letters[at - len(ready)])
-        elif any(self.reaches(m.requester, m.home) for m in repeated):
-            message = self.random.choice(repeated)
-            self.send(message)
-        else:
-            return not ready and not letters
-        return False
+            return False
+        repeated = [m for m in self.network.unanswered.values() if self.runs(m.requester)]
+        if any(self.reaches(m.requester, m.home) for m in repeated):
+            self.send(self.random.choice(repeated))
+            return False
+        return not ready and not letters
 
     def are_hopeless(self) -> bool:
         """Cancel the requests that wait though nothing more will happen, as their deadline would. True where none
