@@ -92,6 +92,8 @@ class Draws:
         # A request is kept until its answer was read, so that an error or a signal meanwhile loses no block.
         self._request: bytes | None = None
         self._answering: socket.socket | None = None
+        # Where the last request was read. To look for it takes the mount table, and longer than the request.
+        self._control: pathlib.Path | None = None
 
     def __getstate__(self) -> tuple[PathStatus, _Known]:
         """A copy has the same files, and draws blocks of its own."""
@@ -150,8 +152,9 @@ class Draws:
         self._request = self._next_request(count)
         # Another daemon is about to begin, perhaps; it is asked when the block is needed.
         with suppress(OSError):
-            path = control_path_of_daemon(self._mount.path)
+            path, self._control = self._control or control_path_of_daemon(self._mount.path), None
             self._answering = begin_control(path, "draw", self._request, TIMEOUT_S, device=device_of(self._mount))
+            self._control = path
 
     def _answer(self, request: bytes) -> npt.NDArray[np.int32]:
         answering, self._answering = self._answering, None
@@ -171,6 +174,7 @@ class Draws:
 
     def _ask(self, request: bytes) -> npt.NDArray[np.int32]:
         """The answer to ``request``. The same request has the same answer, also from a daemon that took over."""
+        self._control = None
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return self._drawn_in(ask_daemon(self._mount, "draw", request, TIMEOUT_S))
