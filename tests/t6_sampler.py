@@ -34,7 +34,7 @@ from redoxfs.torch import RedoxSampler
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 # Of two ranks and of batches of four a multiple; three more than one of seven ranks.
-FILES = 444
+FILES = 192
 OPTIONS = ["--classes", "sampler", "--chunk-size", "8"]
 
 
@@ -144,10 +144,10 @@ def test_batches_may_come_from_a_batch_sampler(speech: Speech) -> None:
 
 
 def test_a_dataset_may_be_a_part_of_the_files(speech: Speech) -> None:
-    part = Subset(speech, range(100, 300))
+    part = Subset(speech, range(50, 140))
     loader = DataLoader(part, batch_size=4, sampler=RedoxSampler(part), num_workers=2)
     for _ in range(3):
-        assert_each_once(names_in(loader), 200)
+        assert_each_once(names_in(loader), 90)
 
 
 def test_what_is_not_drawn_is_right_too(speech: Speech, reachable: Machine) -> None:
@@ -168,24 +168,24 @@ def test_an_order_drawn_at_once_is_right_and_read_again(speech: Speech, reachabl
 
 def test_an_epoch_that_is_broken_off_leaves_its_rest_to_the_next(speech: Speech) -> None:
     sampler = RedoxSampler(speech)
-    begun = list(islice(sampler, 180))
+    begun = list(islice(sampler, 80))
     sampler.set_epoch(1)
     after = list(sampler)
     assert len(after) == FILES
-    assert_each_once(begun + after[: FILES - 180])
+    assert_each_once(begun + after[: FILES - 80])
 
 
 def test_an_epoch_has_each_index_once_whatever_was_drawn_before(speech: Speech) -> None:
-    parts = [Subset(speech, range(370)), Subset(speech, range(370, FILES))]
+    parts = [Subset(speech, range(160)), Subset(speech, range(160, FILES))]
     training, validation = map(RedoxSampler, parts)
     for _ in range(3):
         order = iter(training)
-        begun = [*islice(order, 180)]
-        assert_each_once(list(validation), FILES - 370)
-        assert_each_once([*begun, *order], 370)
+        begun = [*islice(order, 80)]
+        assert_each_once(list(validation), FILES - 160)
+        assert_each_once([*begun, *order], 160)
     sampler = RedoxSampler(speech)
     for _ in range(3):
-        assert_each_once(list(islice(sampler, 400)), 400)
+        assert_each_once(list(islice(sampler, 175)), 175)
     for _ in range(3):
         assert_each_once(list(sampler))
 
@@ -233,18 +233,18 @@ def test_an_interrupt_while_the_mount_answers_loses_no_sample(speech: Speech, re
 def test_an_epoch_resumes_in_another_mount(reachable: Machine, speech_source: Path) -> None:
     """What was drawn had its turn."""
     speech = Speech(mount(reachable, speech_source) / "train-clean-100")
-    begun = list(islice(RedoxSampler(speech), 150))
+    begun = list(islice(RedoxSampler(speech), 65))
     reachable.ok("umount", reachable.mnt)
     mount(reachable, speech_source, "--resume")
     had = reachable.stats()["turns"]
-    assert 150 <= had < FILES - 150
+    assert 65 <= had < FILES - 65
     rest = list(RedoxSampler(speech))[: FILES - had]
-    assert_each_once(begun + rest, 150 + FILES - had)
+    assert_each_once(begun + rest, 65 + FILES - had)
 
 
 def test_a_packed_dataset_is_drawn_from(reachable: Machine, speech_source: Path, tmp_path: Path) -> None:
     reachable.ok("pack", speech_source, tmp_path / "packed", "--classes", "sampler", "--chunk-size", "8")
-    reachable.ok("mount", tmp_path / "packed", reachable.mnt, "--memory", "75KB")
+    reachable.ok("mount", tmp_path / "packed", reachable.mnt, "--memory", "36KB")
     speech = Speech(reachable.mnt / "train-clean-100")
     loader = DataLoader(speech, batch_size=4, sampler=RedoxSampler(speech), num_workers=2)
     for _ in range(2):
@@ -343,15 +343,15 @@ def test_ranks_on_several_mounts_are_refused(
 
 def test_a_killed_rank_harms_nobody(speech: Speech, reachable: Machine) -> None:
     """What it had drawn had its turn. The rest of the lap comes to others."""
-    with start_rank(speech, 0, 1, most=99) as killed:
+    with start_rank(speech, 0, 1, most=39) as killed:
         assert killed.stdout is not None
-        told = [int(killed.stdout.readline()) for _ in range(100)]
+        told = [int(killed.stdout.readline()) for _ in range(40)]
         killed.send_signal(signal.SIGKILL)
     sampler = RedoxSampler(speech)
     had = reachable.stats()["turns"]
-    assert 100 <= had < FILES // 2
+    assert 40 <= had < FILES // 2
     after = list(sampler)
-    assert_each_once(told + after[: FILES - had], 100 + FILES - had)
+    assert_each_once(told + after[: FILES - had], 40 + FILES - had)
 
 
 def test_an_epoch_goes_on_when_the_daemon_dies(speech: Speech, reachable: Machine) -> None:
@@ -359,7 +359,7 @@ def test_an_epoch_goes_on_when_the_daemon_dies(speech: Speech, reachable: Machin
     names: list[str] = []
     for number, (batch, _) in enumerate(loader):
         names += batch
-        if number in (10, 80):
+        if number in (5, 35):
             reachable.kill(signal.SIGKILL)
     assert_each_once(names)
     assert_each_once(names_in(loader))
@@ -457,7 +457,7 @@ class Voc(Dataset[tuple[bytes, bytes]]):
 @pytest.mark.parametrize("groups", [[], ["--groups", "JPEGImages/{key}.jpg,Annotations/{key}.xml"]])
 def test_an_image_and_its_annotation_belong_together(reachable: Machine, tmp_path: Path, groups: list[str]) -> None:
     source = tmp_path / "VOC2012"
-    for number in range(300):
+    for number in range(FILES):
         for name in (f"JPEGImages/{number}.jpg", f"Annotations/{number}.xml"):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes(f"{number}|".encode() + b"." * 400)
@@ -466,7 +466,7 @@ def test_an_image_and_its_annotation_belong_together(reachable: Machine, tmp_pat
     for _ in range(2):
         pairs = [pair for batch in loader for pair in batch]
         assert all(image == annotation for image, annotation in pairs)
-        assert_each_once([image for image, _ in pairs], 300)
+        assert_each_once([image for image, _ in pairs])
     stats = reachable.stats()
     assert (stats["redirected"], stats["samples_reread"], stats["errors"]) == (0, 0, 0)
 
