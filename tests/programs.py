@@ -11,7 +11,7 @@ Only the library that a program needs is imported.
 
 import contextlib
 import hashlib
-import importlib
+import importlib.util
 import json
 import random
 import sys
@@ -19,6 +19,7 @@ import tempfile
 import types
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,15 @@ def declare_operators() -> None:
             library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
+@cache
 def _torchvision_datasets() -> Any:
-    """torchvision.datasets, which is pure Python."""
-    declare_operators()
+    """torchvision.datasets, which is pure Python, without the models beside it: they import PyTorch's compiler."""
+    spec = importlib.util.find_spec("torchvision")
+    assert spec is not None
+    package: Any = types.ModuleType("torchvision")
+    package.__path__ = spec.submodule_search_locations
+    package.get_image_backend = lambda: "PIL"
+    sys.modules["torchvision"] = package
     return importlib.import_module("torchvision.datasets")
 
 
