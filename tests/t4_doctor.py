@@ -25,6 +25,9 @@ FOUND = 11
 PROBE = ("--probe-seconds", str(3 * SLOWNESS))
 """For what a test needs of a probe: a read that ends within a third of it, and names within a half."""
 
+NO_PROBE = ("--probe-seconds", "0.2")
+"""For a test of what follows from the history alone: the doctor reads storage for a moment only."""
+
 MEMORY_GROUPS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
 
 
@@ -262,7 +265,7 @@ def test_failed_opens_of_a_mount_are_a_problem(machine: Machine, source: Path) -
     (source / "README").unlink()
     with pytest.raises(OSError):
         (machine.mnt / "README").read_bytes()
-    code, checks = doctor(machine, machine.mnt, *PROBE)
+    code, checks = doctor(machine, machine.mnt, *NO_PROBE)
     assert code == FOUND
     assert checks["errors"]["level"] == "problem"
     assert "redoxfs debug" in checks["errors"]["command"]
@@ -285,13 +288,10 @@ def test_nodes_that_nobody_serves_yet_are_a_warning(machine: Machine) -> None:
 
 
 def first_lines(machine: Machine) -> set[str]:
-    """What doctor, status and report say first, which is the same.
-
-    It follows from the history alone, so the doctor reads storage for a moment only.
-    """
+    """What doctor, status and report say first, which is the same, and follows from the history alone."""
     page = machine.folder / "report.html"
     said = (
-        machine.run("doctor", machine.mnt, "--probe-seconds", "0.2"),
+        machine.run("doctor", machine.mnt, *NO_PROBE),
         machine.ok("status", machine.mnt),
         machine.ok("report", machine.mnt, "-o", page),
     )
@@ -340,6 +340,6 @@ def test_after_an_epoch_the_doctor_speaks_of_that_epoch(machine: Machine, source
     for path in machine.mnt.rglob("*.jpg"):
         path.read_bytes()
     until(lambda: json.loads((machine.mnt / ".redoxfs/history.json").read_text())["points"]["time"][2:], "points")
-    _, checks = doctor(machine, machine.mnt, *PROBE)
+    _, checks = doctor(machine, machine.mnt, *NO_PROBE)
     assert " 0 opens/s" not in checks["waits"]["found"]
     machine.ok("umount", machine.mnt)
