@@ -100,7 +100,7 @@ def mounted(machine: Machine, tmp_path: Path) -> Machine:
 
 
 @pytest.mark.parametrize(
-    ("script", "workers"), [(torch_split, 0), (validation_split, 4), (train_test_split, 4), (folds, 0), (few_shot, 4)]
+    ("script", "workers"), [(torch_split, 0), (validation_split, 2), (train_test_split, 2), (folds, 0), (few_shot, 2)]
 )
 def test_a_split_of_a_script_is_told_by_the_third_epoch(mounted: Machine, script: Script, workers: int) -> None:
     for _ in script(Images(mounted.mnt / "train"), workers):
@@ -142,19 +142,19 @@ def seven_ranks(data: Any, workers: int) -> None:
     seed = int(torch.randint(1000, (1,)))
     for rank in range(7):
         sampler = DistributedSampler(data, 7, rank, seed=seed)
-        read(data, workers // 4, sampler=sampler)
+        read(data, workers, sampler=sampler)
 
 
 @pytest.mark.parametrize(
     ("loader", "workers"),
     [
         (whole_epochs, 0),
-        (drop_last, 4),
+        (drop_last, 2),
         (in_order, 0),
-        (in_order, 4),
-        (a_look_first, 4),
+        (in_order, 2),
+        (a_look_first, 2),
         (by_weight, 0),
-        (seven_ranks, 4),
+        (seven_ranks, 1),
     ],
 )
 def test_nothing_is_told_of_loaders_that_split_nothing(
