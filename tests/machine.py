@@ -178,16 +178,20 @@ class Machine:
         """In the order of their numbers: processes of redoxfs with a path of this folder in their arguments."""
         mine = os.fsencode(self.folder)
         found = []
-        for folder in Path("/proc").glob("[0-9]*"):
+        for name in filter(str.isdigit, os.listdir("/proc")):
             try:
-                words = (folder / "cmdline").read_bytes().split(b"\0")
+                line = Path(f"/proc/{name}/cmdline").read_bytes()
             except OSError:
+                continue
+            # Before the words, as those of a fork are thousands: it has room for a long command (`forks.ROOM_BYTES`).
+            if mine not in line:
                 continue
             # A daemon, the keeper of one, or one that a keeper started.
             if any(
-                word == b"redoxfs" or word.startswith((b"redoxfs-keeper", b"redoxfs.launch.")) for word in words
-            ) and (any(mine in word for word in words)):
-                found.append(int(folder.name))
+                word == b"redoxfs" or word.startswith((b"redoxfs-keeper", b"redoxfs.launch."))
+                for word in line.split(b"\0")
+            ):
+                found.append(int(name))
         return sorted(found)
 
     def mounts(self) -> list[str]:
