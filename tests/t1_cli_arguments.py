@@ -9,6 +9,7 @@ import resource
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,7 +25,7 @@ from redoxfs.cli.mount import absolute
 from redoxfs.cli.options.nodes import ClusterUpOptions
 from redoxfs.cli.program import run
 from redoxfs.launch.daemon import default_fuse_threads
-from redoxfs.launch.deadline import Look, call_in_child, look, read_file, run_in_child
+from redoxfs.launch.deadline import Child, Look, call_in_child, look, read_file, run_in_child
 from redoxfs.launch.defaults import POLICIES, STORAGES
 from redoxfs.launch.errors import CommandError, MountpointError, ReportedError, UsageError
 from redoxfs.launch.fuse_options import parse_fuse_options
@@ -511,6 +512,56 @@ def test_a_call_in_a_child_returns_what_was_found_or_raises_what_was_said(
             call_in_child(work, 60)
     with pytest.raises(OSError, match="Input/output error"):
         run_in_child(killed, 60)
+
+
+def test_one_child_makes_several_calls_and_another_takes_its_place_when_it_hangs_or_is_killed() -> None:
+    quiet, end = os.pipe()
+    try:
+        with Child() as child:
+            pid = child.call(partial(os.getpid), 60)
+            assert look("/none", 60, child).error == errno.ENOENT
+            assert child.call(partial(bytes, 200_000), 60) == bytes(200_000)
+            with pytest.raises(FileNotFoundError):
+                child.call(partial(os.stat, "/none"), 60)
+            with pytest.raises(ValueError, match="invalid literal"):
+                child.call(partial(int, "none"), 60, ValueError)
+            assert child.call(partial(os.getpid), 60) == pid
+            with pytest.raises(TimeoutError):
+                child.call(partial(os.read, quiet, 1), 0.05)
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+            second = child.call(partial(os.getpid), 60)
+            with pytest.raises(OSError, match="Input/output error"):
+                child.call(partial(signal.raise_signal, signal.SIGKILL), 60)
+            third = child.call(partial(os.getpid), 60)
+            os.kill(third, signal.SIGKILL)
+            with pytest.raises(OSError, match="Input/output error"):
+                child.call(partial(os.getpid), 60)
+            assert len({os.getpid(), pid, second, third, child.call(partial(os.getpid), 60)}) == 5
+        with pytest.raises(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+    finally:
+        os.close(quiet)
+        os.close(end)
+
+
+def test_a_mount_looks_at_all_its_paths_in_one_child(
+    tmp_path: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    forks: list[int] = []
+    fork = os.fork
+
+    def counted() -> int:
+        forks.append(0)
+        return fork()
+
+    short_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    monkeypatch.setattr(os, "fork", counted)
+    (tmp_path / "source").mkdir()
+    assert run(["mount", str(tmp_path / "source"), str(tmp_path / "none")]) != 0
+    assert f"MOUNTPOINT {tmp_path}/none does not exist" in capfd.readouterr().err
+    assert len(forks) == 1
 
 
 def test_a_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redoxfs.launch.deadline import call_in_child
+from redoxfs.launch.deadline import Child, call_in_child
 from redoxfs.launch.errors import SourceUnusableError, UsageError
 from redoxfs.launch.options import DatasetOptions
 from redoxfs.launch.path_status import ArchiveFiles, PathStatus
@@ -50,7 +51,9 @@ _NAMES_MAX = 1 << 20
 """More archives than anybody has. Two braces make as many names in a few bytes."""
 
 
-def with_archives(source: PathStatus, timeout_s: float, asked: DatasetOptions | None = None) -> PathStatus:
+def with_archives(
+    source: PathStatus, timeout_s: float, asked: DatasetOptions | None = None, child: Child | None = None
+) -> PathStatus:
     """The same, with the archives that SOURCE names, if it names any.
 
     None if ``asked`` has --archives none, or --samples of archives: then whole archives are samples.
@@ -63,7 +66,8 @@ def with_archives(source: PathStatus, timeout_s: float, asked: DatasetOptions | 
     if source.address is not None or are_files or source.is_stale or source.is_redirected:
         return source
     try:
-        found = call_in_child(lambda: _found(source), timeout_s, SourceUnusableError)
+        call = call_in_child if child is None else child.call
+        found = call(partial(_found, source.asked), timeout_s, SourceUnusableError)
     except OSError as failure:
         from redoxfs.packed.index import LASTING_ERRORS
 
@@ -76,18 +80,18 @@ def with_archives(source: PathStatus, timeout_s: float, asked: DatasetOptions | 
     return source if found is None else replace(source, archives=found)
 
 
-def _found(source: PathStatus) -> ArchiveFiles | None:
+def _found(asked: str) -> ArchiveFiles | None:
     """In a child: the real paths of archives, from the folder above all, and their names.
 
     Raises SourceUnusableError.
     """
     beside = ""
-    given = os.path.abspath(source.asked)
+    given = os.path.abspath(asked)
     try:
         mode = os.stat(given).st_mode
     except FileNotFoundError:
         try:
-            names = list(_matching(source.asked))
+            names = list(_matching(asked))
         except UsageError as error:
             raise SourceUnusableError(str(error)) from None
     else:

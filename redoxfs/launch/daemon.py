@@ -23,7 +23,7 @@ from redoxfs import __version__
 from redoxfs.launch.archives import check_hidden, with_archives
 from redoxfs.launch.background import Work
 from redoxfs.launch.cache import check_cache, resolved_cache, with_cache
-from redoxfs.launch.deadline import Look
+from redoxfs.launch.deadline import Child, Look
 from redoxfs.launch.defaults import POLICIES
 from redoxfs.launch.errors import CommandError, MountpointError, SourceUnusableError, TooLittleMemoryError, UsageError
 from redoxfs.launch.fuse_access import check_fuse
@@ -133,15 +133,19 @@ def prepare(options: MountOptions, receive: "Callable[[], Channel] | None" = Non
     options = replace(options, cache=resolved_cache(options.cache))
     if options.mountpoint is None and is_address(options.source):
         raise UsageError(f"{options.source}: an object store cannot be mounted over itself; give MOUNTPOINT")
-    turn = await_turn(options)
+    with Child() as child:
+        turn = await_turn(options, child)
+        if receive is None:
+            source, target = _paths(options, child)
+        else:
+            assert options.mountpoint is not None
+            source = path_status(options.source, options.timeout_s, child)
+            source = with_archives(source, options.timeout_s, options.dataset, child)
+            check_source(source)
+            check_cache(options.cache, *_source_of(source))
+            target = path_status(options.mountpoint, options.timeout_s, child)
     if receive is not None:
-        assert options.mountpoint is not None
-        source = with_archives(path_status(options.source, options.timeout_s), options.timeout_s, options.dataset)
-        check_source(source)
-        check_cache(options.cache, *_source_of(source))
-        target = path_status(options.mountpoint, options.timeout_s)
         return _prepared(options, fuse, source, target, open_root(source), turn, receive, is_kept=False)
-    source, target = _paths(options)
     try:
         held = hold(target.path)
     except OSError as failure:
@@ -331,13 +335,14 @@ def job_of(options: MountOptions) -> str | None:
     return asked or None
 
 
-def _paths(options: MountOptions) -> tuple[PathStatus, PathStatus]:
+def _paths(options: MountOptions, child: Child) -> tuple[PathStatus, PathStatus]:
     """SOURCE and MOUNTPOINT, checked; stale mounts at either are cleared first."""
-    source = path_status_cleared(options.source, options.timeout_s)
-    target = source if options.mountpoint is None else path_status_cleared(options.mountpoint, options.timeout_s)
+    source = target = path_status_cleared(options.source, options.timeout_s, child)
+    if options.mountpoint is not None:
+        target = path_status_cleared(options.mountpoint, options.timeout_s, child)
     if target.is_our_root:
         raise LiveMountError(source, target)
-    source = with_archives(source, options.timeout_s, options.dataset)
+    source = with_archives(source, options.timeout_s, options.dataset, child)
     check_source(source)
     if source.archives is not None and target.trouble is not None and options.mountpoint is None:
         raise UsageError(f"{options.source}: archives cannot be mounted over themselves; give MOUNTPOINT")

@@ -4,6 +4,9 @@ A stat of a mount whose daemon hangs blocks in the kernel, and not even SIGKILL 
 the request. So a forked child makes each call. A child that misses the deadline is killed, and left to the kernel if
 that does not end it. A thread would not do: it would keep the whole program from ending. Call this only while the
 process has a single thread.
+
+A fork copies the tables of this process's pages, and costs more than most looks. A command with several looks has one
+`Child` for them.
 """
 
 import errno
@@ -11,11 +14,15 @@ import json
 import os
 import select
 import signal
+import socket
+import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from redoxfs.launch.forks import forked
 
@@ -25,6 +32,8 @@ MOST_BYTES = 32 << 20
 Result = TypeVar("Result")
 
 _ANSWER, _FAILURE = b"+", b"-"
+
+_LENGTH = struct.Struct("=Q")
 
 # Far more than the end of a process takes unless the kernel holds it.
 _END_WAIT_S, _LOOK_S = 1.0, 0.001
@@ -40,25 +49,119 @@ class Look:
     writable: bool
 
 
-def look(path: str | os.PathLike[str], timeout_s: float) -> Look:
-    """Resolve `path` and stat it. Never raises for what it finds there."""
+class Child:
+    """A child that makes calls one after the other. It is forked for the first, and anew after one that hung.
 
-    def answer() -> bytes:
-        resolved = os.path.realpath(path)
+    A call gets there as a pickle: a function of a module, and what it is called with. It leaves its process as it was.
+    """
+
+    def __init__(self) -> None:
+        self._fork = ExitStack()
+        self._pid = 0
+        self._ours: socket.socket | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def call(self, call: "partial[Result]", timeout_s: float, *errors: type[Exception]) -> Result:
+        """As `call_in_child`."""
+        import pickle
+
+        ours = self._begin() if self._ours is None else self._ours
+        reply = bytearray()
         try:
-            mode, error = os.stat(resolved).st_mode, 0
-            # The kernel may have cached the stat of a mount whose daemon is dead; it never caches this.
-            os.statvfs(resolved)
-        except OSError as failure:
-            mode, error = 0, failure.errno or errno.EIO
-        writable = error == 0 and os.access(resolved, os.W_OK)
-        return json.dumps([resolved, error, mode, writable]).encode("ascii")
+            ours.sendall(pickle.dumps((call, errors)))
+            for part in _parts(ours.fileno(), timeout_s):
+                reply += part
+                if reply[: _LENGTH.size] == _LENGTH.pack(len(reply) - _LENGTH.size):
+                    break
+            result, error = pickle.loads(reply[_LENGTH.size :])
+        except TimeoutError:
+            self.end()
+            raise
+        except (OSError, EOFError, pickle.UnpicklingError):
+            # It was killed.
+            self.end()
+            raise OSError(errno.EIO, os.strerror(errno.EIO)) from None
+        if error is not None:
+            raise error
+        found: Result = result
+        return found
 
+    def _begin(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+
+        def work() -> int:
+            # So that it ends with this process.
+            ours.close()
+            return _make_calls(theirs)
+
+        with theirs, ExitStack() as undone:
+            undone.callback(ours.close)
+            self._pid = self._fork.enter_context(forked(work, signal.SIGKILL))
+            undone.pop_all()
+        self._ours = ours
+        return ours
+
+    def end(self) -> None:
+        """End the process, as before a long wait. The next call has another."""
+        if self._ours is not None:
+            self._ours.close()
+            self._ours = None
+        self._fork.close()
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            _await_end(self._pid)
+            self._pid = 0
+
+
+def _make_calls(theirs: socket.socket) -> int:
+    """Until nobody is left who asks."""
+    import pickle
+
+    with theirs.makefile("rb") as asked:
+        while True:
+            try:
+                call, errors = pickle.load(asked)
+            except EOFError:
+                return 0
+            answer: tuple[object, Exception | None]
+            try:
+                answer = call(), None
+            except OSError as failure:
+                number = failure.errno or errno.EIO
+                answer = None, OSError(number, os.strerror(number))
+            except errors as error:
+                answer = None, error
+            reply = pickle.dumps(answer)
+            theirs.sendall(_LENGTH.pack(len(reply)) + reply)
+
+
+def look(path: str | os.PathLike[str], timeout_s: float, child: Child | None = None) -> Look:
+    """Resolve `path` and stat it. Never raises for what it finds there."""
     try:
-        resolved, error, mode, writable = json.loads(run_in_child(answer, timeout_s))
+        if child is None:
+            seen = json.loads(run_in_child(lambda: json.dumps(_seen(path)).encode("ascii"), timeout_s))
+        else:
+            seen = child.call(partial(_seen, path), timeout_s)
     except OSError as failure:
         return Look(Path(os.path.abspath(path)), failure.errno or errno.EIO, 0, False)
+    resolved, error, mode, writable = seen
     return Look(Path(resolved), error, mode, writable)
+
+
+def _seen(path: str | os.PathLike[str]) -> tuple[str, int, int, bool]:
+    resolved = os.path.realpath(path)
+    try:
+        mode, error = os.stat(resolved).st_mode, 0
+        # The kernel may have cached the stat of a mount whose daemon is dead; it never caches this.
+        os.statvfs(resolved)
+    except OSError as failure:
+        mode, error = 0, failure.errno or errno.EIO
+    return os.fspath(resolved), error, mode, error == 0 and os.access(resolved, os.W_OK)
 
 
 def read_file(path: Path, timeout_s: float, most_bytes: int = MOST_BYTES) -> bytes:
@@ -80,7 +183,7 @@ def run_in_child(call: Callable[[], bytes], timeout_s: float) -> bytes:
     try:
         with forked(lambda: _answer(call, write_end), signal.SIGKILL) as child:
             os.close(write_end)
-            reply = _read_to_end(read_end, timeout_s)
+            reply = b"".join(_parts(read_end, timeout_s))
     except TimeoutError:
         _await_end(child)
         raise
@@ -135,8 +238,8 @@ def _await_end(child: int) -> None:
         time.sleep(_LOOK_S)
 
 
-def _read_to_end(fd: int, timeout_s: float) -> bytes:
-    parts: list[bytes] = []
+def _parts(fd: int, timeout_s: float) -> Iterator[bytes]:
+    """What comes from a descriptor until its end. Raises TimeoutError."""
     deadline = time.monotonic() + timeout_s
     ready = select.poll()
     ready.register(fd, select.POLLIN)
@@ -146,5 +249,5 @@ def _read_to_end(fd: int, timeout_s: float) -> bytes:
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
         part = os.read(fd, 1 << 16)
         if not part:
-            return b"".join(parts)
-        parts.append(part)
+            return
+        yield part

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from redoxfs.launch.deadline import Look, look
+from redoxfs.launch.deadline import Child, Look, look
 from redoxfs.launch.errors import MountpointError, UsageError
 from redoxfs.launch.runtime_paths import remove_dead_sockets
 from redoxfs.launch.say import say
@@ -112,21 +112,21 @@ def address_status(address: Address) -> PathStatus:
     return PathStatus(address.url, Look(Path(address.url), 0, 0, False), None, address)
 
 
-def path_status(asked: str, timeout_s: float) -> PathStatus:
+def path_status(asked: str, timeout_s: float, child: Child | None = None) -> PathStatus:
     """The status of a path, or of an address. Raises UsageError if it is an address that cannot be used."""
     if is_address(asked):
         try:
             return address_status(parse_address(asked))
         except AddressError as error:
             raise UsageError(str(error)) from None
-    seen = look(asked, timeout_s)
+    seen = look(asked, timeout_s, child)
     return PathStatus(asked, seen, mount_of(seen.path, read_mounts()))
 
 
-def path_status_cleared(asked: str, timeout_s: float) -> PathStatus:
+def path_status_cleared(asked: str, timeout_s: float, child: Child) -> PathStatus:
     """The status of a path, after stale redoxfs mounts there are cleared, each with a line on stderr."""
     for _ in range(_MOST_STALE):
-        found = path_status(asked, timeout_s)
+        found = path_status(asked, timeout_s, child)
         if not (found.is_our_root and found.is_stale):
             return found
         clear_stale(found.path)

@@ -19,11 +19,12 @@ import fcntl
 import os
 import signal
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from redoxfs.launch.deadline import Child
 from redoxfs.launch.errors import DaemonError
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.runtime_paths import control_path, lock_path_of_daemon
@@ -45,11 +46,11 @@ _KEEPERS = 16
 _FLOCK = struct.Struct("@hhqqi4x")
 
 
-def await_turn(options: "MountOptions") -> int:
+def await_turn(options: "MountOptions", child: Child) -> int:
     """The descriptor of a lock that makes this the only process that is about to mount there."""
     asked = options.source if options.mountpoint is None else options.mountpoint
-    path = path_status(asked, options.timeout_s).path
-    turn = _locked(path, f"waiting for another redoxfs mount of {path} that is in progress")
+    path = path_status(asked, options.timeout_s, child).path
+    turn = _locked(path, f"waiting for another redoxfs mount of {path} that is in progress", child.end)
     # The daemon of a command that was killed ends soon.
     for byte in (KEEPER, DAEMON):
         fcntl.lockf(turn, fcntl.LOCK_EX, 1, byte)
@@ -87,11 +88,12 @@ def keeper_of(mount: Mount) -> int | None:
     return pid if kind != fcntl.F_UNLCK and pid > 0 else None
 
 
-def _locked(mountpoint: Path, notice: str) -> int:
+def _locked(mountpoint: Path, notice: str, on_wait: Callable[[], None] = lambda: None) -> int:
     turn = os.open(control_path(mountpoint).with_suffix(".lock"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(turn, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _COMMAND)
     except OSError:
+        on_wait()
         say(notice)
         fcntl.lockf(turn, fcntl.LOCK_EX, 1, _COMMAND)
     return turn
