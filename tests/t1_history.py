@@ -20,22 +20,20 @@ from redoxfs.fs.recorder import Recorder
 from redoxfs.native import Histogram
 from redoxfs.telemetry import METRICS, Kind, Outcome
 from redoxfs.telemetry.expected_quality import entropy_of_permutation
-from redoxfs.telemetry.history import (
-    LAPS,
-    POINTS,
-    History,
+from redoxfs.telemetry.history import LAPS, POINTS, History, memory_bytes
+from redoxfs.telemetry.history_form import (
+    LapQuality,
     Read,
     UnreadableError,
     bounds,
     columns,
     has_history,
     is_history,
-    memory_bytes,
     read,
     row_of,
     stats_of,
 )
-from redoxfs.telemetry.lap_watch import FOLLOWED, Finished, LapQuality, LapWatch
+from redoxfs.telemetry.lap_watch import FOLLOWED, Finished, LapWatch
 from redoxfs.telemetry.quality import BATCH
 
 DAY_S = 86_400.0

@@ -16,8 +16,8 @@ from redoxfs.report.charts import Series, lines
 from redoxfs.report.html import NONE, escaped, number, rate, seconds, share, size, tag
 from redoxfs.report.mounts import shuffled
 from redoxfs.telemetry import METRICS, Kind
-from redoxfs.telemetry.history import History, row_of, stats_of
-from redoxfs.telemetry.lap_watch import LapQuality
+from redoxfs.telemetry.history import History
+from redoxfs.telemetry.history_form import LapQuality, row_of, stats_of
 
 HOSTILE = "/data/<script>alert('&\"')</script>"
 

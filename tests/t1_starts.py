@@ -10,10 +10,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from t1_history import stats, written
 
 import redoxfs
 from redoxfs.cli.arguments import VERBS, _grammar, _verbs_of
 from redoxfs.launch.errors import UsageError
+from redoxfs.telemetry.history import History
 
 ROOT = Path(__file__).parents[1]
 
@@ -57,6 +59,19 @@ def heavy_after(code: str) -> set[str]:
 def test_a_short_command_imports_little(words: list[str], tmp_path: Path) -> None:
     argv = [word.format(tmp_path) for word in words]
     assert heavy_after(f"from redoxfs.cli import main; main({argv})") == set()
+
+
+def test_the_status_of_a_mount_is_told_without_numpy(tmp_path: Path) -> None:
+    history = History()
+    for opens in (0, 100):
+        history.add(stats(opens, waits=opens), float(opens))
+    text = tmp_path / "history.json"
+    text.write_text(json.dumps(written(history, 200.0, stats(200, waits=200))))
+    code = "import redoxfs.cli.status; from redoxfs.doctor.histories import verdict_of; "
+    code += f"print(verdict_of(open({str(text)!r}, 'rb').read()).line)"
+    modules = modules_after(code)
+    assert "redoxfs.doctor.verdict" in modules
+    assert modules & HEAVY == set()
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -19,7 +19,7 @@ from redoxfs.doctor.result import Level, Result
 from redoxfs.doctor.verdict import judge
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.sizes import parse_size
-from redoxfs.telemetry.history import read
+from redoxfs.telemetry.history_form import read
 
 RECORDED = Path(__file__).parent / "verdicts"
 

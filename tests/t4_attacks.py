@@ -31,7 +31,7 @@ from redoxfs.linux.fuse_device import MountError, hold, mount
 from redoxfs.linux.mount_table import read_mounts
 from redoxfs.packed import pack
 from redoxfs.packed.packing import PackError
-from redoxfs.telemetry.history import ABOUT
+from redoxfs.telemetry.history_form import ABOUT
 
 pytestmark = [pytest.mark.mount, pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two other users")]
 

@@ -12,7 +12,7 @@ from images import make_images
 from machine import Machine
 
 from redoxfs.telemetry import METRICS, Kind
-from redoxfs.telemetry.history import Read, has_history, read
+from redoxfs.telemetry.history_form import Read, has_history, read
 
 TRAIN, VALIDATION = 600, 300
 

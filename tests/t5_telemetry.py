@@ -12,7 +12,7 @@ from ports import reserve_addresses, reserve_two
 from scrapes import series_of, text_of, value_of
 
 from redoxfs.telemetry import METRICS, When
-from redoxfs.telemetry.history import read
+from redoxfs.telemetry.history_form import read
 
 # No node is lost in these tests, and a slow one must not be taken for lost.
 PATIENT = ("--peer-timeout", "3600")

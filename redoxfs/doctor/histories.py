@@ -20,7 +20,7 @@ from redoxfs.launch.errors import CommandError
 from redoxfs.launch.memory import available_memory
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.linux.mount_table import mount_of, read_mounts
-from redoxfs.telemetry.history import Read, read
+from redoxfs.telemetry.history_form import Read, read
 
 
 def history_text(path: Path, timeout_s: float) -> bytes:

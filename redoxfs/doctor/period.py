@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from redoxfs.telemetry.history import Point, Read, growth
+from redoxfs.telemetry.history_form import Point, Read, growth
 
 LEAST_S = 10.0
 """What came after a lap counts by itself once programs have used the mount for so long, or for half of the lap's time.

@@ -21,7 +21,7 @@ from redoxfs.doctor.period import Period, period_of, still_s
 from redoxfs.doctor.result import Result, ok, problem, warning
 from redoxfs.launch.sizes import counted, format_bytes, format_needed, format_time
 from redoxfs.telemetry import storage_bytes
-from redoxfs.telemetry.history import Read
+from redoxfs.telemetry.history_form import Read
 
 NAME = "verdict"
 

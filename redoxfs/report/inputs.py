@@ -6,7 +6,7 @@ from typing import Any
 
 from redoxfs.report import html
 from redoxfs.report.charts import Table
-from redoxfs.telemetry.history import Read, UnreadableError, is_history, read
+from redoxfs.telemetry.history_form import Read, UnreadableError, is_history, read
 
 MOST_COLUMNS = 64
 """A table of more is no result of anything."""

@@ -20,8 +20,7 @@ from redoxfs.report.words import (
     times_of,
 )
 from redoxfs.telemetry import Outcome, storage_bytes
-from redoxfs.telemetry.history import Lap, Point, growth
-from redoxfs.telemetry.lap_watch import LapQuality
+from redoxfs.telemetry.history_form import Lap, LapQuality, Point, growth
 
 MOST_ROWS = 40
 """Of a table about time."""

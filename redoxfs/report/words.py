@@ -14,7 +14,7 @@ from redoxfs.launch.control_files import WRONG
 from redoxfs.launch.sizes import counted
 from redoxfs.report import html
 from redoxfs.telemetry import Distribution, Outcome, Rates, storage_bytes
-from redoxfs.telemetry.history import Point, Read, growth
+from redoxfs.telemetry.history_form import Point, Read, growth
 
 PID = {"pid": 0}
 """The counters of a history go on over restarts, as if one process had served."""

@@ -26,17 +26,10 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.telemetry.distribution import DIGITS, FIRST_BITS, LAST_BITS
-from redoxfs.telemetry.lap_watch import LapQuality
-from redoxfs.telemetry.metric import EACH, Kind, Metric
-from redoxfs.telemetry.outcome import Outcome
-from redoxfs.telemetry.registry import METRICS
+from redoxfs.telemetry.history_form import ABOUT, FORMAT, QUALITY, LapQuality, columns, row_of
 
 Row = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.float64]
-
-FORMAT = 1
-"""Of history.json. A reader refuses another number."""
 
 POINTS, LAPS, TREES = 320, 96, 8
 """The most that are kept. A tree beyond the first `TREES` has no laps."""
@@ -51,122 +44,9 @@ MAGIC = b"RedoxHis"
 CLOCK_STEP_S = 1.0
 """A clock that was set by less is left alone."""
 
-MOST_READ = 4096
-"""Points, and laps, of a history that is read. A row takes some 9 kB."""
-
 _HEAD = struct.Struct("<8sIIIIddd")
 """Magic, a sum over the names of the columns, whether it is whole, points, laps, the interval, when it began, and what
 the clock is ahead of the time since the boot."""
-
-_EACH_OF = {"outcome": tuple(outcome.label for outcome in Outcome)}
-"""Labels whose values are known. Metrics with other labels have no history."""
-
-
-class Column(NamedTuple):
-    """One number of a point: a place in stats.json; of a histogram, ``part`` is "count", "sum" or a bucket's bound."""
-
-    place: tuple[str, ...]
-    part: str = ""
-    grows: bool = False
-
-
-def bounds() -> tuple[str, ...]:
-    """The names of the buckets of a histogram in stats.json: four to a power of two."""
-    ns = [(4 + quarter) << (bits - 2) for bits in range(FIRST_BITS, LAST_BITS) for quarter in range(4)]
-    return (*(f"{each / 1e9:.{DIGITS}f}" for each in (*ns, 1 << LAST_BITS)), "inf")
-
-
-def has_history(metric: Metric) -> bool:
-    """Whether points have the metric's values."""
-    if metric.kind is Kind.HISTOGRAM:
-        return all(label in _EACH_OF for label in metric.labels)
-    return metric.kind is not Kind.FACT and not metric.labels
-
-
-@cache
-def columns() -> tuple[Column, ...]:
-    """All numbers of a point, in order."""
-    found: list[Column] = []
-    for metric in METRICS:
-        if not has_history(metric):
-            continue
-        if metric.kind is not Kind.HISTOGRAM:
-            found.append(Column(tuple(metric.place.split(".")), grows=metric.kind is Kind.COUNTER))
-            continue
-        for place in _places(metric):
-            found += [Column(place, part, grows=True) for part in ("count", "sum", *bounds())]
-    return tuple(found)
-
-
-def _places(metric: Metric) -> list[tuple[str, ...]]:
-    places: list[tuple[str, ...]] = [()]
-    labels = iter(metric.labels)
-    for name in metric.place.split("."):
-        names = _EACH_OF[next(labels)] if name == EACH else (name,)
-        places = [(*place, each) for place in places for each in names]
-    return places
-
-
-def row_of(stats: Mapping[str, Any]) -> Row:
-    """float64[columns]: the numbers of a snapshot. NaN where it has none."""
-    row = np.full(len(columns()), np.nan)
-    at = 0
-    for place, part, _ in _firsts():
-        value: Any = stats
-        for name in place:
-            value = value.get(name) if isinstance(value, Mapping) else None
-        if not part:
-            if isinstance(value, int | float):
-                row[at] = value
-            at += 1
-            continue
-        if isinstance(value, Mapping):
-            row[at], row[at + 1] = value["count"], value["sum"]
-            row[at + 2 : at + 2 + len(_BUCKET)] = 0
-            for bound, count in value["buckets"].items():
-                row[at + 2 + _BUCKET[bound]] = count
-        at += 2 + len(_BUCKET)
-    return row
-
-
-@cache
-def _firsts() -> tuple[Column, ...]:
-    """Each metric's first column."""
-    return tuple(column for column in columns() if column.part in ("", "count"))
-
-
-_BUCKET = {bound: number for number, bound in enumerate(bounds())}
-
-
-def stats_of(row: Row) -> dict[str, Any]:
-    """The inverse of `row_of`: the part of stats.json that a row has."""
-    stats: dict[str, Any] = {}
-    at = 0
-    for place, part, _ in _firsts():
-        inner = stats
-        for name in place[:-1]:
-            inner = inner.setdefault(name, {})
-        if not part:
-            inner[place[-1]] = _number(row[at])
-            at += 1
-            continue
-        buckets = row[at + 2 : at + 2 + len(_BUCKET)]
-        if not math.isnan(row[at]):
-            inner[place[-1]] = {
-                "count": _number(row[at]),
-                "sum": float(row[at + 1]),
-                "buckets": {
-                    bound: int(count) for bound, count in zip(_BUCKET, buckets.tolist(), strict=True) if count > 0
-                },
-            }
-        at += 2 + len(_BUCKET)
-    return stats
-
-
-def _number(value: float) -> float | int | None:
-    if math.isnan(value):
-        return None
-    return int(value) if float(value).is_integer() else float(value)
 
 
 @cache
@@ -181,15 +61,6 @@ _OPENS = ("open_seconds", "count")
 @cache
 def _grows() -> npt.NDArray[np.bool_]:
     return np.array([column.grows for column in columns()])
-
-
-QUALITY = tuple(LapQuality.__dataclass_fields__)
-
-ABOUT = ("tree", "first", "last", "whole", "began", "ended", *QUALITY)
-"""What a lap's record has before its row. A tree and laps as numbers; NaN for None."""
-
-ADDED = {name for name, each in LapQuality.__dataclass_fields__.items() if each.default is None}
-"""Measures that a history of an earlier version lacks."""
 
 
 def memory_bytes() -> int:
@@ -253,7 +124,7 @@ class History:
         """Bring the sums up to date with a snapshot of now. The first of a daemon comes before its first request."""
         self._follow_clock()
         now_s = time.time() if now_s is None else now_s
-        row, grows = row_of(stats), _grows()
+        row, grows = np.array(row_of(stats)), _grows()
         if self._now is None:
             self._progress_s = now_s
             if not self.continues:
@@ -450,125 +321,3 @@ def _written(rows: Rows, pause: float | None) -> Iterator[str]:
 
 def _texts(column: Row) -> str:
     return "[" + ", ".join("null" if value != value else f"{value:.15g}" for value in column.tolist()) + "]"
-
-
-# Reading
-
-
-class UnreadableError(ValueError):
-    """A text is no history.json that this version reads: one line."""
-
-
-class Point(NamedTuple):
-    """A snapshot: when, in seconds since the Unix epoch, and its part of stats.json."""
-
-    time_s: float
-    stats: dict[str, Any]
-
-
-class Lap(NamedTuple):
-    """Laps ``first`` to ``last`` of a tree; ``grown`` is what counters and histograms of stats.json grew by."""
-
-    tree: str
-    first: int
-    last: int
-    whole: bool
-    began_s: float
-    ended_s: float
-    quality: LapQuality
-    grown: dict[str, Any]
-
-
-class Read(NamedTuple):
-    """A history.json. ``progress_s`` is None in that of an earlier version."""
-
-    stats: dict[str, Any]
-    interval_s: float
-    points: tuple[Point, ...]
-    laps: tuple[Lap, ...]
-    progress_s: float | None = None
-
-
-def growth(one: Point, two: Point) -> dict[str, Any]:
-    """What counters and histograms grew by between two points, as in stats.json. Gauges are those of ``two``."""
-    before, after = row_of(one.stats), row_of(two.stats)
-    return stats_of(np.where(_grows(), after - np.nan_to_num(before), after))
-
-
-def is_history(value: Any) -> bool:
-    """Whether a JSON value is meant to be a history."""
-    return isinstance(value, Mapping) and {"format", "stats", "points", "laps"} <= value.keys()
-
-
-def read(value: Mapping[str, Any]) -> Read:
-    """The inverse of `Snapshot.pieces`. Raises UnreadableError."""
-    if value.get("format") != FORMAT:
-        raise UnreadableError(f"its format is {value.get('format')!r}, and this redoxfs reads format {FORMAT}")
-    try:
-        points, laps = value["points"], value["laps"]
-        times = [float(each) for each in points["time"]]
-        if not 1 <= len(times) <= MOST_READ or len(laps["tree"]) > MOST_READ:
-            raise ValueError(f"{len(times)} points and {len(laps['tree'])} laps")
-        if not all(map(math.isfinite, times)):
-            raise ValueError("a time is no number")
-        of_points = tuple(map(Point, times, _snapshots(points["values"], len(times))))
-        count = len(laps["tree"])
-        # An older history has none of the measures with a default.
-        abouts = [laps.get(name, [None] * count) if name in ADDED else laps[name] for name in ABOUT]
-        of_laps = tuple(
-            Lap(
-                str(of["tree"]),
-                int(of["first"]),
-                int(of["last"]),
-                bool(of["whole"]),
-                float(of["began"]),
-                float(of["ended"]),
-                LapQuality(**{name: of[name] for name in QUALITY}),
-                grown,
-            )
-            for of, grown in zip(
-                (dict(zip(ABOUT, each, strict=True)) for each in zip(*abouts, strict=True)),
-                _snapshots(laps["values"], count),
-                strict=True,
-            )
-        )
-        progress_s = value.get("progress_s")
-        if progress_s is not None and not math.isfinite(progress_s):
-            raise ValueError("a time is no number")
-        return Read(dict(value["stats"]), float(value["interval_s"]), of_points, of_laps, progress_s)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise UnreadableError(f"it is damaged: {type(error).__name__}: {error}") from None
-
-
-def _snapshots(values: Mapping[str, Sequence[float | None]], count: int) -> list[dict[str, Any]]:
-    """``count`` parts of stats.json from their columns. A place that this version does not know is left out."""
-    number = {(".".join(place), part): at for at, (place, part, _) in enumerate(columns())}
-    rows = np.full((count, len(columns())), np.nan)
-    for name, column in values.items():
-        place, _, part = name.partition(":")
-        at = number.get((place, part))
-        if at is not None:
-            rows[:, at] = np.array([math.nan if each is None else each for each in column]).reshape(count)
-    for at, column_ in enumerate(columns()):
-        if column_.part not in ("", "count", "sum"):
-            rows[:, at] = np.nan_to_num(rows[:, at])
-    return [stats_of(row) for row in rows]
-
-
-__all__ = [
-    "FORMAT",
-    "Column",
-    "History",
-    "Lap",
-    "Point",
-    "Read",
-    "Snapshot",
-    "UnreadableError",
-    "bounds",
-    "columns",
-    "growth",
-    "has_history",
-    "is_history",
-    "memory_bytes",
-    "read",
-]

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from redoxfs.telemetry.expected_quality import entropy_of_permutation
+from redoxfs.telemetry.history_form import LapQuality
 from redoxfs.telemetry.quality import BATCH, LAST, pairs_and_entropies
 
 Int32 = npt.NDArray[np.int32]
@@ -33,28 +34,6 @@ LEAST_TURNS, MOST_TURNS = 256, 4096
 
 FEW_FOLLOWED = 16
 """With fewer samples in both laps, displacement and correlation say nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class LapQuality:
-    """Shuffle quality of one lap; None where it could not be measured.
-
-    ``followed``       how many samples were followed from the lap before
-    ``batches``        how many batches were looked at
-    ``chunk_entropy``  of the chunks in a batch, in bits; ``class_entropy``: of the classes
-    """
-
-    displacement: float | None
-    rank_correlation: float | None
-    followed: int
-    mate_pairs: float | None
-    mate_pairs_at_end: float | None
-    mate_pairs_if_random: float | None
-    batches: int
-    chunk_entropy: float | None = None
-    chunk_entropy_if_random: float | None = None
-    class_entropy: float | None = None
-    class_entropy_if_random: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ import timeit
 import numpy as np
 
 from redoxfs.telemetry import Outcome
-from redoxfs.telemetry.history import History, bounds
+from redoxfs.telemetry.history import History
+from redoxfs.telemetry.history_form import bounds
 from redoxfs.telemetry.lap_watch import LEAST_TURNS, MOST_TURNS, LapWatch
 from redoxfs.telemetry.split_watch import SplitWatch
 

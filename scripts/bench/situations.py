@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import throttle
 
-from redoxfs.telemetry.history import columns
+from redoxfs.telemetry.history_form import columns
 
 SLOW_STORE = Path(__file__).parents[1] / "slow_store.c"
 READERS = 4

@@ -257,7 +257,7 @@ class History(Target):
     functions: ClassVar[Functions] = {
         "redoxfs.cli.report": ("run", "_input"),
         "redoxfs.report.inputs": ("recognized", "about", "_rows", "_table_in", "_is_table", "_flat", "_is_plain"),
-        "redoxfs.telemetry.history": ("read", "is_history", "_snapshots", "stats_of"),
+        "redoxfs.telemetry.history_form": ("read", "is_history", "_snapshots", "stats_of"),
     }
     words = (b"null", b"NaN", b"1e400", b"-1", b'"points"', b'"time"', b'"laps"', b"<script>")
     declared = (CommandError,)
