@@ -545,8 +545,17 @@ def test_one_child_makes_several_calls_and_another_takes_its_place_when_it_hangs
         os.close(end)
 
 
-def test_a_mount_looks_at_all_its_paths_in_one_child(
-    tmp_path: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [("mount {0}/source {0}/none", "MOUNTPOINT {0}/none does not exist"), ("status {0}", "{0}: no redoxfs mount")],
+)
+def test_a_command_looks_at_all_its_paths_in_one_child(
+    words: str,
+    refusal: str,
+    tmp_path: Path,
+    short_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     forks: list[int] = []
     fork = os.fork
@@ -559,8 +568,8 @@ def test_a_mount_looks_at_all_its_paths_in_one_child(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
     monkeypatch.setattr(os, "fork", counted)
     (tmp_path / "source").mkdir()
-    assert run(["mount", str(tmp_path / "source"), str(tmp_path / "none")]) != 0
-    assert f"MOUNTPOINT {tmp_path}/none does not exist" in capfd.readouterr().err
+    assert run(words.format(tmp_path).split()) != 0
+    assert refusal.format(tmp_path) in capfd.readouterr().err
     assert len(forks) == 1
 
 

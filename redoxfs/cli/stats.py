@@ -69,7 +69,7 @@ def _intervals(options: StatsOptions) -> Iterator[Rates]:
 
 
 def _snapshot(options: StatsOptions) -> dict[str, Any]:
-    path, text = read_stats(options.mountpoint, options.timeout_s)
+    path, text, _ = read_stats(options.mountpoint, options.timeout_s)
     with understood(path):
         stats = parsed_stats(text)
     if "open_seconds" not in stats:

@@ -6,7 +6,6 @@ where there are none.
 """
 
 import json
-import os
 import stat
 import time
 from collections import Counter
@@ -14,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redoxfs.cli.table import print_table
-from redoxfs.launch.control import live_mount, send_control, why_not
+from redoxfs.launch.control import checked_live, send_control, why_not
 from redoxfs.launch.control_files import parsed_stats, read_control_at, understood
-from redoxfs.launch.deadline import look
 from redoxfs.launch.errors import DaemonError, MountpointError
+from redoxfs.launch.path_status import path_status
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.sizes import counted, format_bytes, format_seconds
 from redoxfs.telemetry.split_line import HINT, split_lines
@@ -32,7 +31,7 @@ ALL_IN_MEMORY = "memory for all samples: each chunk is read once an epoch, nothi
 
 def run(options: "StatusOptions") -> int:
     """Print the status of the mount at MOUNTPOINT."""
-    path, text = read_stats(options.mountpoint, options.timeout_s)
+    path, text, received = read_stats(options.mountpoint, options.timeout_s)
     with understood(path):
         stats = parsed_stats(text)
         shown = rows(stats)
@@ -42,30 +41,30 @@ def run(options: "StatusOptions") -> int:
         return 0
     from redoxfs.doctor.histories import received_verdict, verdict_at
 
-    received = stat.S_ISSOCK(look(options.mountpoint, options.timeout_s).mode)
     print((received_verdict if received else verdict_at)(path, options.timeout_s).line)
     print_table(f"redoxfs at {path}", shown)
     return 0
 
 
-def read_stats(asked: str, timeout_s: float) -> tuple[Path, bytes]:
+def read_stats(asked: str, timeout_s: float) -> tuple[Path, bytes, bool]:
     """The mountpoint of the mount at a path, and its stats.json. Raises DaemonError, MountpointError.
 
-    A path may also be the socket that `redoxfs serve` received its mount from: that mount need not be visible here.
+    A path may also be the socket that `redoxfs serve` received its mount from, as the last value says: that mount need
+    not be visible here.
     """
-    if stat.S_ISSOCK(look(asked, timeout_s).mode):
-        return _received(asked, timeout_s)
-    mount = live_mount(asked, timeout_s)
+    found = path_status(asked, timeout_s)
+    if stat.S_ISSOCK(found.seen.mode):
+        return *_received(found.path, timeout_s), True
+    mount = checked_live(found)
     try:
-        return mount.path, read_control_at(mount.path, "stats.json", timeout_s)
+        return mount.path, read_control_at(mount.path, "stats.json", timeout_s), False
     except TimeoutError:
         raise DaemonError(f"{mount.path}: the daemon did not answer within {timeout_s:g} s") from None
     except OSError as failure:
         raise MountpointError(f"{mount.path}: its statistics cannot be read: {why_not(failure)}") from None
 
 
-def _received(asked: str, timeout_s: float) -> tuple[Path, bytes]:
-    path = Path(os.path.realpath(asked))
+def _received(path: Path, timeout_s: float) -> tuple[Path, bytes]:
     try:
         answer = send_control(control_path(path), "stats", timeout_s=timeout_s)
         return path, json.dumps({name: value for name, value in answer.items() if name != "ok"}).encode()

@@ -16,7 +16,7 @@ from typing import Any
 
 from redoxfs.launch.defaults import DEFAULT_TIMEOUT_S
 from redoxfs.launch.errors import DaemonError, MountpointError, UsageError
-from redoxfs.launch.path_status import PathStatus, our_mount_at
+from redoxfs.launch.path_status import PathStatus, checked_mount, path_status
 from redoxfs.launch.runtime_paths import control_path_of_daemon
 from redoxfs.launch.turn import keeper_of
 
@@ -37,7 +37,12 @@ at which each daemon ends would end the mount, whose keeper gives up after three
 
 def live_mount(asked: str, timeout_s: float) -> PathStatus:
     """The mount at ``asked``. Raises MountpointError unless a daemon serves it."""
-    mount = our_mount_at(asked, min(timeout_s, DEFAULT_TIMEOUT_S))
+    return checked_live(path_status(asked, min(timeout_s, DEFAULT_TIMEOUT_S)))
+
+
+def checked_live(found: PathStatus) -> PathStatus:
+    """The same if it is a mount that a daemon serves. Raises MountpointError."""
+    mount = checked_mount(found)
     if mount.is_stale:
         raise MountpointError(
             f"{mount.path}: its daemon was killed; to clear the mount: redoxfs umount {shlex.quote(str(mount.path))}"

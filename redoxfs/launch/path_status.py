@@ -135,17 +135,23 @@ def path_status_cleared(asked: str, timeout_s: float, child: Child) -> PathStatu
 
 def our_mount_at(asked: str, timeout_s: float) -> PathStatus:
     """The redoxfs mount, alive or dead, whose mountpoint is this path. Raises MountpointError."""
-    found = path_status(asked, timeout_s)
+    return checked_mount(path_status(asked, timeout_s))
+
+
+def checked_mount(found: PathStatus) -> PathStatus:
+    """The same if it is the mountpoint of a redoxfs mount. Raises MountpointError."""
     if found.is_our_root:
         return found
     if found.ours is not None:
-        raise MountpointError(f"{asked}: lies inside the redoxfs mount at {found.ours.mountpoint}; give that path")
+        raise MountpointError(
+            f"{found.asked}: lies inside the redoxfs mount at {found.ours.mountpoint}; give that path"
+        )
     if found.trouble is not None:
-        raise MountpointError(f"MOUNTPOINT {asked}: {found.trouble}")
+        raise MountpointError(f"MOUNTPOINT {found.asked}: {found.trouble}")
     ours = sorted({mount.mountpoint for mount in read_mounts() if mount.ours})
     more = ["…"] * (len(ours) > _SHOWN)
     known = f"; other redoxfs mounts: {', '.join(ours[:_SHOWN] + more)}" if ours else ""
-    raise MountpointError(f"{asked}: no redoxfs mount is there{known}")
+    raise MountpointError(f"{found.asked}: no redoxfs mount is there{known}")
 
 
 def listed_mount_at(asked: str, timeout_s: float) -> Mount:

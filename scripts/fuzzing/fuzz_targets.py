@@ -894,7 +894,7 @@ class Answers(Target):
             theirs.shutdown(socket.SHUT_WR)
             answer = control.answer_of(ours, 1.0)
         put_in_place(status, send_control=lambda *_, **__: answer, control_path=lambda path: path)
-        _, text = status._received("/run/redoxfs.sock", 1.0)
+        _, text = status._received(Path("/run/redoxfs.sock"), 1.0)
         json.loads(text)
         return ()
 
