@@ -61,6 +61,11 @@ def test_a_short_command_imports_little(words: list[str], tmp_path: Path) -> Non
     assert heavy_after(f"from redoxfs.cli import main; main({argv})") == set()
 
 
+def test_the_version_is_told_without_what_only_verbs_need() -> None:
+    modules = modules_after("from redoxfs.cli import main; main(['--version'])")
+    assert modules & {"dataclasses", "inspect", "pathlib", "socket", "traceback"} == set()
+
+
 def test_the_status_of_a_mount_is_told_without_numpy(tmp_path: Path) -> None:
     history = History()
     for opens in (0, 100):

@@ -6,9 +6,8 @@ Options have no defaults here, but in the dataclasses that `parse` makes.
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redoxfs.cli import values
 from redoxfs.cli.cache_arguments import add_cache, add_cache_options, add_warmup
@@ -33,8 +32,7 @@ _ADVANCED = "advanced"
 _PATHS = ("source", "mountpoint", "folder", "dst", "file", "path", "output", "catalog", "cache")
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """A command line. ``verb`` and ``options`` are None where it has no verb."""
 
     verb: str | None

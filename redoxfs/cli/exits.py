@@ -9,15 +9,13 @@ import errno
 import os
 import resource
 import sys
-import traceback
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from redoxfs.launch.errors import UNEXPECTED, CommandError, ReportedError, UsageError
 from redoxfs.launch.say import plain, print_error
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(NamedTuple):
     """One exit code, its meaning for a script, and the exceptions that it stands for ("module:Name")."""
 
     code: int
@@ -128,6 +126,8 @@ def described(error: BaseException) -> tuple[int, str]:
 def reported(error: BaseException) -> int:
     """The exit code of an exception, once stderr has its line."""
     if os.environ.get("REDOXFS_DEBUG") == "1":
+        import traceback
+
         print_error("".join(traceback.format_exception(error)).rstrip("\n"))
     print_error(line_of(error))
     return code_of(error)
