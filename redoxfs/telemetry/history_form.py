@@ -33,6 +33,7 @@ class Column(NamedTuple):
     grows: bool = False
 
 
+@cache
 def bounds() -> tuple[str, ...]:
     """The names of the buckets of a histogram in stats.json: four to a power of two."""
     ns = [(4 + quarter) << (bits - 2) for bits in range(FIRST_BITS, LAST_BITS) for quarter in range(4)]
