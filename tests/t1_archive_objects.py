@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from object_server import REFUSED, STATUS_503, Server, Traffic, serving
+from object_server import CUT_SHORT, REFUSED, STATUS_503, Server, Traffic, environment, serving, times
 from patience import PATIENCE_S
 from tars import LONG_AGO_S, files_of, indexed, member, paths_of, tar_of, two_archives, write_tar
 
@@ -287,6 +287,37 @@ def test_names_are_those_below_the_folder_above_all_archives(server: Server, tmp
 def test_a_web_server_lists_nothing(server: Server) -> None:
     with pytest.raises(UnusableArchiveError, match="a web server has no list of names; write them with braces"):
         names_at(client_of(server), ["*.tar"])
+
+
+def listing(server: Server, monkeypatch: pytest.MonkeyPatch, *names: str) -> Client:
+    """A client of s3://bucket/p. ``server`` is S3 with one answer: that these are the objects there."""
+    for name, value in environment(AWS_SKIP_SIGNATURE="true", AWS_ENDPOINT_URL=server.url).items():
+        monkeypatch.setenv(name, value)
+    assert server.folder is not None
+    entry = "<Contents><Key>{}</Key><LastModified>2024-01-01T00:00:00Z</LastModified><Size>1</Size></Contents>"
+    answer = f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(map(entry.format, names))}</ListBucketResult>"
+    (server.folder / "bucket?delimiter=%2F&list-type=2&prefix=p%2F").write_text(answer)
+    return Client(parse_address("s3://bucket/p"), deadline_s=PATIENCE_S)
+
+
+@pytest.mark.parametrize("fault", [STATUS_503, "429", CUT_SHORT])
+def test_a_list_that_a_store_refuses_for_a_while_is_asked_for_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    client = listing(server, monkeypatch, "p/a.tar", "p/b.txt")
+    server.fault = times(2, fault)
+    assert names_at(client, ["*.tar"]) == ["a.tar"]
+    assert server.traffic.requests["GET"] == 3
+
+
+@pytest.mark.parametrize("name", ["p//a.tar", "p/../a.tar", "p/a\x7f.tar"])
+def test_a_name_that_cannot_be_read_is_no_broken_connection(
+    server: Server, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    client = listing(server, monkeypatch, name, "p/b.tar")
+    with pytest.raises(ObjectError, match="s3://bucket/p: there is a name that cannot be read: with a control"):
+        names_at(client, ["*.tar"])
+    assert server.traffic.requests["GET"] == 1
 
 
 # The store

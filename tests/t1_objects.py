@@ -562,6 +562,53 @@ def test_an_error_has_no_secret(monkeypatch: pytest.MonkeyPatch, server: Server,
     assert raised.value.strerror == "s3://bucket/dst/manifest.json: permission denied (403)"
 
 
+def answers(status: str, *headers: str) -> bytes:
+    """Two bytes of an object, of a server that sends its headers so."""
+    always = ("Connection: close", 'ETag: "x"', "Last-Modified: Wed, 21 Oct 2015 07:28:00 GMT")
+    return "\r\n".join((f"HTTP/1.1 {status}", *always, *headers, "", "ab")).encode()
+
+
+WITH_LENGTH = "Content-Length: 2"
+SECOND = "Content-Range: bytes 2-3/4"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words", "lasts"),
+    [
+        (answers("301 Moved", WITH_LENGTH), "is elsewhere; is the region right (AWS_REGION)?", True),
+        (answers("302 Found", "Location: /here", WITH_LENGTH), "is redirected without end", False),
+        (answers("200 OK", WITH_LENGTH), "the server sends no ranges of an object", True),
+        (answers("206 Partial", WITH_LENGTH), "the server does not say which range it sent", False),
+        (answers("206 Partial", WITH_LENGTH, "Content-Range: x"), "the server does not say which range it sent", False),
+        (answers("206 Partial", WITH_LENGTH, SECOND), "the server sent another range than requested", False),
+        (answers("206 Partial", "Content-Range: bytes 0-1/4"), "the server does not say how long the object is", False),
+    ],
+)
+def test_an_answer_of_no_use_is_not_called_a_broken_connection(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes, words: str, lasts: bool
+) -> None:
+    # Longer than the deadline: there is one attempt.
+    monkeypatch.setattr("redoxfs.objects.client.FIRST_PAUSE_S", 1e12)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            client = Client(Address("http", f"http://127.0.0.1:{server.server_address[1]}"), deadline_s=PATIENCE_S)
+            with pytest.raises(ObjectError) as raised:
+                client.run(client.get("a.tar", 0, 2, Version(4, None, None)))
+        finally:
+            server.shutdown()
+    assert str(raised.value).endswith(f"/a.tar: {words}")
+    assert raised.value.lasts == lasts
+
+
 class _Redirecting(BaseHTTPRequestHandler):
     """Redirects each request to ``location``; None: answers it. Notes the session token of S3, and that it came."""
 

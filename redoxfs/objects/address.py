@@ -39,8 +39,8 @@ class Address:
         return self.scheme in READ_ONLY
 
     def of(self, name: str) -> str:
-        """The address of an object in the folder."""
-        return f"{self.url}/{name}"
+        """The address of an object in the folder; without a name, of the folder."""
+        return f"{self.url}/{name}" if name else self.url
 
     def __str__(self) -> str:
         return self.url

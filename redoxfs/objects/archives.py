@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from redoxfs.chunks import StorageSpeed
-from redoxfs.objects.client import Client, Version, obstore
-from redoxfs.objects.errors import ObjectError, described
+from redoxfs.objects.client import Client, Version
+from redoxfs.objects.errors import ObjectError
 from redoxfs.objects.index import LOOKS_IN_FLIGHT, all_of
 from redoxfs.objects.store import ObjectStore
 from redoxfs.objects.window import Window
@@ -73,11 +73,8 @@ async def _matching(client: Client, parts: Sequence[str]) -> list[str]:
             continue
         below = []
         for folder in folders:
-            try:
-                listed: Any = await obstore().list_with_delimiter_async(client.store, folder.rstrip("/") or None)
-            except Exception as error:
-                raise described(error, client.address.of(folder.rstrip("/"))) from None
-            paths = [entry["path"] for entry in listed["objects"]] if is_last else listed["common_prefixes"]
+            objects, prefixes = await client.listed(folder.rstrip("/"))
+            paths = objects if is_last else prefixes
             below += [path for path in paths if fnmatchcase(path.rstrip("/").rpartition("/")[2], part)]
         folders = below if is_last else [f"{path.rstrip('/')}/" for path in below]
     return folders

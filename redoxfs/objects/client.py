@@ -209,7 +209,17 @@ class Client:
             self._store = open_store(self.address, self._deadline_s, {"max_retries": 0})
         return self._store
 
-    async def _repeated(self, attempt: Callable[[], Awaitable[Result]], where: str) -> Result:
+    async def listed(self, folder: str) -> tuple[list[str], list[str]]:
+        """The objects right in a folder, and the folders, by their whole names. Raises ObjectError."""
+
+        async def attempt() -> tuple[list[str], list[str]]:
+            found = await obstore().list_with_delimiter_async(self.store, folder or None)
+            return [entry["path"] for entry in found["objects"]], found["common_prefixes"]
+
+        return await self._repeated(attempt, self.address.of(folder), is_one=False)
+
+    async def _repeated(self, attempt: Callable[[], Awaitable[Result]], where: str, *, is_one: bool = True) -> Result:
+        """``is_one``: an attempt is one request. A list has one for each thousand names, each with its own time."""
         clock = asyncio.get_running_loop().time
         until, pause_s = clock() + self._deadline_s, FIRST_PAUSE_S
         failure: ObjectError | None = None
@@ -218,7 +228,7 @@ class Client:
             self.counts.retries += failure is not None
             try:
                 # Half of the time at most: a slow connection leaves some for another.
-                async with asyncio.timeout(max((until - clock()) / 2, 1.0)):
+                async with asyncio.timeout(max((until - clock()) / 2, 1.0) if is_one else None):
                     return await attempt()
             except Exception as error:
                 failure = described(error, where)

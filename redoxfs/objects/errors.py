@@ -17,11 +17,30 @@ _KINDS = {
     "PreconditionError": (errno.ESTALE, "the object has changed since the mount"),
     "AlreadyExistsError": (errno.EEXIST, "the object exists already"),
     "NotSupportedError": (errno.EOPNOTSUPP, "the store does not support this"),
+    "InvalidPathError": (
+        errno.EINVAL,
+        "there is a name that cannot be read: with a control character, or with nothing, . or .. between two slashes",
+    ),
 }
 """By the name of the exception: what will be the same at the next attempt."""
 
 _LASTING = {400: errno.EINVAL, 401: errno.EACCES, 405: errno.EOPNOTSUPP, 416: errno.ESTALE, 501: errno.EOPNOTSUPP}
 """Likewise by the status of an answer; 301 and the like see below."""
+
+_CAUSE = re.compile(r"(?:inner|source): (\w+)")
+
+_CAUSES = {
+    "BareRedirect": (errno.EINVAL, "is elsewhere; is the region right (AWS_REGION)?", True),
+    "TooManyRedirects": (errno.ELOOP, "is redirected without end", False),
+    "NotPartial": (errno.EOPNOTSUPP, "the server sends no ranges of an object", True),
+    "RangeNotSupported": (errno.EOPNOTSUPP, "the server sends no ranges of an object", True),
+    "NoContentRange": (errno.EIO, "the server does not say which range it sent", False),
+    "ParseContentRange": (errno.EIO, "the server does not say which range it sent", False),
+    "UnexpectedRange": (errno.EIO, "the server sent another range than requested", False),
+    "MissingContentLength": (errno.EIO, "the server does not say how long the object is", False),
+    "InvalidListResponse": (errno.EIO, "the answer is no list of objects", False),
+}
+"""By obstore's own name of a cause: what it means, and whether it lasts."""
 
 _METADATA_SERVICES = ("169.254.169.254", "metadata.google.internal")
 
@@ -54,6 +73,10 @@ def described(error: BaseException, where: str) -> ObjectError:
         return ObjectError(
             errno.EACCES, f"{where}: no credentials in the environment, and this machine has none", lasts=False
         )
+    for cause in _CAUSE.findall(text):
+        if cause in _CAUSES:
+            number, words, lasts = _CAUSES[cause]
+            return ObjectError(number, f"{where}: {words}", lasts=lasts)
     kind = _KINDS.get(type(error).__name__)
     if kind is not None:
         number, words = kind
