@@ -6,9 +6,12 @@ For scripts that read a mount, `served` and `served_many` name the files whose b
 epoch begins. `redoxfs.torch` resumes a DataLoader to the sample, and lets a mount choose the order of one.
 """
 
-from typing import TYPE_CHECKING, Any
+# typing.TYPE_CHECKING, without the import: until `redoxfs.cli.main` runs, Ctrl-C is a traceback.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from redoxfs.epochs import epoch
     from redoxfs.served_files import served, served_many
 
@@ -18,7 +21,7 @@ __all__ = ["epoch", "served", "served_many"]
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """The public names, looked up when they are asked for: a short command needs none of them."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -32,11 +32,18 @@ HEAVY = {
 }
 HEAVY |= {"prometheus_client", "pyfuse3", "rich", "ssl", "trio"}
 
-AFTER = "import json, sys\n{code}\nprint(json.dumps(sorted(sys.modules)))"
+AFTER = """
+import sys
+before = {{*sys.modules, *sys.builtin_module_names}}
+{code}
+after = sorted({{*sys.modules}} - before)
+import json
+print(json.dumps(after))
+"""
 
 
 def modules_after(code: str) -> set[str]:
-    """What a new interpreter has imported when it has run ``code``."""
+    """What a new interpreter imports, beyond what its start does, to run ``code``."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", AFTER.format(code=code)],
         cwd=ROOT,
@@ -77,6 +84,10 @@ def test_the_status_of_a_mount_is_told_without_numpy(tmp_path: Path) -> None:
     modules = modules_after(code)
     assert "redoxfs.doctor.verdict" in modules
     assert modules & HEAVY == set()
+
+
+def test_nothing_is_imported_before_ctrl_c_is_one_line() -> None:
+    assert modules_after("import redoxfs.cli") == {"redoxfs", "redoxfs.cli"}
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -5,14 +5,17 @@ mistyped option answer at once.
 """
 
 import gc
-import signal
 import sys
-from collections.abc import Sequence
+
+from redoxfs import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["main"]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: "Sequence[str] | None" = None) -> int:
     """Run one command; the exit codes are the table in `redoxfs.cli.exits`."""
     if argv is None:
         # Imports make no garbage, and so many objects that the collector would go through them again and again.
@@ -25,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     code = run(argv)
     if argv is None:
+        import signal
+
         # The command is done, and has said so. A Ctrl-C from now on would break off the interpreter's end.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return code
