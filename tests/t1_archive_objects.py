@@ -310,6 +310,16 @@ def test_a_list_that_a_store_refuses_for_a_while_is_asked_for_again(
     assert server.traffic.requests["GET"] == 3
 
 
+@pytest.mark.parametrize(("fault", "words"), [(REFUSED, "permission denied"), ("404", "no such object")])
+def test_a_list_that_is_refused_for_good_is_not_asked_for_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch, fault: str, words: str
+) -> None:
+    client = listing(server, monkeypatch, "p/a.tar")
+    server.fault = times(1, fault)
+    with pytest.raises(ObjectError, match=rf"s3://bucket/p: {words} \({fault}\)$"):
+        names_at(client, ["*.tar"])
+
+
 @pytest.mark.parametrize("name", ["p//a.tar", "p/../a.tar", "p/a\x7f.tar"])
 def test_a_name_that_cannot_be_read_is_no_broken_connection(
     server: Server, monkeypatch: pytest.MonkeyPatch, name: str

@@ -24,6 +24,9 @@ _KINDS = {
 }
 """By the name of the exception: what will be the same at the next attempt."""
 
+_STATUSES = {403: "PermissionDeniedError", 404: "FileNotFoundError"}
+"""Where the name says less: the answer to a request for a list."""
+
 _LASTING = {400: errno.EINVAL, 401: errno.EACCES, 405: errno.EOPNOTSUPP, 416: errno.ESTALE, 501: errno.EOPNOTSUPP}
 """Likewise by the status of an answer; 301 and the like see below."""
 
@@ -77,7 +80,7 @@ def described(error: BaseException, where: str) -> ObjectError:
         if cause in _CAUSES:
             number, words, lasts = _CAUSES[cause]
             return ObjectError(number, f"{where}: {words}", lasts=lasts)
-    kind = _KINDS.get(type(error).__name__)
+    kind = _KINDS.get(type(error).__name__) or _KINDS.get(_STATUSES.get(int(status[1]) if status else 0, ""))
     if kind is not None:
         number, words = kind
         return ObjectError(number, f"{where}: {words}{shown}", lasts=True)
