@@ -609,6 +609,38 @@ def test_an_answer_of_no_use_is_not_called_a_broken_connection(
     assert raised.value.lasts == lasts
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("AWS_ENDPOINT_URL", "127.0.0.1:9000", "is no address of a server; write https://HOST or http://HOST:PORT"),
+        ("AWS_ENDPOINT_URL", "ftp://127.0.0.1", "is no address of a server; write https://HOST or http://HOST:PORT"),
+        ("AWS_ENDPOINT_URL", "http://a b", "is no address of a server; write https://HOST or http://HOST:PORT"),
+        ("AWS_ENDPOINT_URL", "https://[b", "is no address of a server; write https://HOST or http://HOST:PORT"),
+        ("AWS_ACCESS_KEY_ID", "key\r\n", "has a line break or another control character in it"),
+        ("AWS_SESSION_TOKEN", "tok\nen", "has a line break or another control character in it"),
+    ],
+)
+def test_a_setting_that_cannot_be_sent_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], variable: str, value: str, words: str
+) -> None:
+    settings = {
+        "AWS_ACCESS_KEY_ID": "A",
+        "AWS_SECRET_ACCESS_KEY": "S",
+        "AWS_REGION": "R",
+        "AWS_CONFIG_FILE": "/dev/null",
+    }
+    for name, text in object_server.environment(**{**settings, variable: value}).items():
+        monkeypatch.setenv(name, text)
+    # Longer than the deadline: there is one attempt.
+    monkeypatch.setattr("redoxfs.objects.client.FIRST_PAUSE_S", 1e12)
+    client = Client(Address("s3", "s3://bucket/dst"), deadline_s=PATIENCE_S)
+    with pytest.raises(ObjectError) as raised:
+        client.run(client.head("manifest.json"))
+    assert (raised.value.strerror, raised.value.lasts) == (f"{variable} {words}", True)
+    # Not even of a thread of obstore, which would say that it panicked.
+    assert capfd.readouterr().err == ""
+
+
 class _Redirecting(BaseHTTPRequestHandler):
     """Redirects each request to ``location``; None: answers it. Notes the session token of S3, and that it came."""
 

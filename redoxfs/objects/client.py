@@ -283,6 +283,7 @@ def open_store(address: Address, deadline_s: float, retries: Any) -> "ObjectStor
     try:
         if address.scheme == "s3":
             settings = aws_settings(os.environ)
+            _check_headers()
         endpoint = _endpoint(address.scheme, settings)
         if endpoint.startswith("http://"):
             _check_plain(address, endpoint)
@@ -315,11 +316,32 @@ _ENDPOINTS = {
 
 
 def _endpoint(scheme: str, settings: dict[str, Any]) -> str:
-    """The server that the environment or a profile names; empty if none does."""
-    for variable in _ENDPOINTS.get(scheme, ()):
-        if os.environ.get(variable):
-            return os.environ[variable]
-    return str(settings.get("endpoint", ""))
+    """The server that the environment or a profile names; empty if none does. Raises ObjectError."""
+    named = [(name, os.environ[name]) for name in _ENDPOINTS.get(scheme, ()) if os.environ.get(name)]
+    name, server = [*named, ("endpoint_url of the profile", str(settings.get("endpoint", "")))][0]
+    if server and not _is_server(server):
+        raise ObjectError(22, f"{name} is no address of a server; write https://HOST or http://HOST:PORT", lasts=True)
+    return server
+
+
+def _is_server(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        is_name = parts.port != 0 and bool(parts.hostname)
+    except ValueError:
+        return False
+    return is_name and parts.scheme in ("http", "https") and text.isprintable() and " " not in text
+
+
+_IN_HEADERS = ("AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "AWS_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION")
+"""Variables that are sent as they are. obstore panics at what no header may have."""
+
+
+def _check_headers() -> None:
+    """Raise ObjectError if a variable has a line break, as one that was read from a file may."""
+    for name in _IN_HEADERS:
+        if not os.environ.get(name, "").isprintable():
+            raise ObjectError(22, f"{name} has a line break or another control character in it", lasts=True)
 
 
 _ALLOWS_PLAIN = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}

@@ -17,6 +17,7 @@ _KINDS = {
     "PreconditionError": (errno.ESTALE, "the object has changed since the mount"),
     "AlreadyExistsError": (errno.EEXIST, "the object exists already"),
     "NotSupportedError": (errno.EOPNOTSUPP, "the store does not support this"),
+    "RustPanic": (errno.EINVAL, "the client of object stores failed; are the settings in the environment right?"),
     "InvalidPathError": (
         errno.EINVAL,
         "there is a name that cannot be read: with a control character, or with nothing, . or .. between two slashes",
