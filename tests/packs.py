@@ -21,6 +21,7 @@ from redoxfs.packed import MANIFEST, Index, PackedStore, load_index, pack
 from redoxfs.packed.index import FOLDER, arrays_of, block_offsets, describe, save_arrays, seal, tree_of
 from redoxfs.packed.packing import Packed
 from redoxfs.packed.positions import assign_positions
+from redoxfs.packed.workers import Tally
 
 if TYPE_CHECKING:
     import pytest
@@ -114,6 +115,15 @@ def end_this_process(*_: object) -> None:
 
 
 WENT_ON = "went on"
+
+
+def interrupt_the_end(_state: int, _shard: int, tally: Tally) -> None:
+    """A worker's work: Ctrl-C for its parent once this has to stop, while the parent waits for the end."""
+    while not tally.stopping():
+        time.sleep(0.01)
+    os.kill(os.getppid(), signal.SIGINT)
+    # A parent that no longer waits is gone by then.
+    time.sleep(0.5)
 
 
 def end_or_hang(state: tuple[Any, Any, Path], shard: int, _tally: object) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -21,6 +22,7 @@ from packs import (
     end_this_process,
     files_in,
     flip,
+    interrupt_the_end,
     opened,
     pack_here,
     reseal,
@@ -32,7 +34,7 @@ from redoxfs.dataset import SourceError
 from redoxfs.packed import MANIFEST, DamagedDatasetError, PackError, is_packed, load_index, verify
 from redoxfs.packed.index import FOLDER, PACKING
 from redoxfs.packed.packing import DRAFT, LOCK
-from redoxfs.packed.workers import WorkerEndedError
+from redoxfs.packed.workers import Done, Work, WorkerEndedError, each_shard
 
 pytestmark = pytest.mark.slow
 
@@ -375,6 +377,17 @@ def test_a_worker_that_is_killed_is_one_line_with_what_to_do(
         "redoxfs: a worker process ended early, perhaps killed for lack of memory; "
         "run the same command again with --jobs 1"
     )
+
+
+def test_a_second_ctrl_c_waits_until_workers_have_ended() -> None:
+    """Or the command would wait for them for ever as it ends, and ignore a third one."""
+
+    def first(_done: Done) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(each_shard(Work(abs, 0, interrupt_the_end, may_hang=True), [0], 1, first))
+    assert multiprocessing.active_children() == []
 
 
 def test_the_others_are_ended_when_a_worker_is_killed(

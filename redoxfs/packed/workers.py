@@ -114,7 +114,7 @@ def each_shard(
         tally = Tally(SPAWN.RawArray(ctypes.c_longlong, 3), lock)
         pool = ProcessPoolExecutor(processes, mp_context=SPAWN, initializer=_begin, initargs=(work, tally, os.getpid()))
     try:
-        with _no_interrupt_for_children(), _in_a_directory():
+        with _no_interrupt(), _in_a_directory():
             waiting = {pool.submit(_one, shard): shard for shard in shards}
         while waiting:
             finished, _ = wait(waiting, PROGRESS_EVERY_S, FIRST_COMPLETED)
@@ -124,8 +124,9 @@ def each_shard(
     except BrokenProcessPool:
         raise WorkerEndedError(processes) from None
     finally:
-        tally.stop()
-        pool.shutdown(cancel_futures=True)
+        with _no_interrupt():
+            tally.stop()
+            pool.shutdown(cancel_futures=True)
         _here.clear()
 
 
@@ -133,7 +134,7 @@ def shared_lock() -> "Lock | None":
     """A lock that processes share; None where the system gives no semaphores."""
     try:
         # The first one starts a process that removes what is left of them, and would itself end at a SIGHUP.
-        with _no_interrupt_for_children():
+        with _no_interrupt():
             return SPAWN.Lock()
     except (ImportError, OSError):
         # Python was built without sem_open; it is not allowed; or /dev/shm is not there, full, or not to be written.
@@ -141,9 +142,11 @@ def shared_lock() -> "Lock | None":
 
 
 @contextmanager
-def _no_interrupt_for_children() -> Iterator[None]:
-    """Block signals while children start: Ctrl-C reaches the whole foreground group, also a child that does not ignore
-    it yet.
+def _no_interrupt() -> Iterator[None]:
+    """Block signals while children start or end.
+
+    Ctrl-C reaches the whole foreground group, also a child that does not ignore it yet. Python takes a thread for ended
+    if a signal breaks off the wait for its end; it would then wait for children that this thread has not told to end.
 
     A child inherits the blocked signals. In this process they are only delayed.
     """
