@@ -351,6 +351,19 @@ def test_a_template_joins_across_directories(tmp_path: Path) -> None:
     assert list(content(catalog(tmp_path, "dir", groups=template))) == ["images/cat", "images/dog"]
 
 
+def test_a_template_may_join_below_any_directory(tmp_path: Path) -> None:
+    make(tmp_path, *(f"{split}/{kind}" for split in ("train", "val") for kind in ("images/1.jpg", "masks/1.png")))
+    make(tmp_path, "train/images/a/2.jpg", "val/masks/a/2.png", "images/3.jpg", "masks/3.png", "a/b/images/4.jpg")
+    found = catalog(tmp_path, "any", groups="*/images/{key}.jpg,*/masks/{key}.png")
+    assert content(found) == {split: [[f"{split}/images/1.jpg", f"{split}/masks/1.png"]] for split in ("train", "val")}
+    assert "not redirected: 2 keys that lack a file of the template" in found.verdict.saw
+    # What a * stands for is the same, and not what another stands for.
+    make(tmp_path, "a/x/b/1", "b/y/a/1", "a/y/b/1")
+    assert list(content(catalog(tmp_path, "any", groups="*/x/*/{key},*/y/*/{key}")).values()) == [
+        [["a/x/b/1", "a/y/b/1"]]
+    ]
+
+
 def test_groups_of_a_template_have_kinds_and_one_file_of_the_globs(tmp_path: Path) -> None:
     make(tmp_path, *(f"{place}/{name}" for place in "ab" for name in ("1.jpg", "2.jpg", "3.png", "4.txt", ".5.jpg")))
     make(tmp_path, "a/6.jpg", "a/is.jpg", "b/is.jpg")
@@ -373,6 +386,7 @@ def test_groups_of_a_template_have_kinds_and_one_file_of_the_globs(tmp_path: Pat
         ("images", "'images' needs exactly one {key}"),
         ("{key}/{key}.jpg", "needs exactly one {key}"),
         ("a/{key}.jpg,a/{key}.jpg", "the same pattern twice"),
+        ("*/a/{key},b/{key}", "differ in their number of *"),
         ("a/{key},a/{key}.jpg", "a/1.jpg matches both a/{key} and a/{key}.jpg"),
     ],
 )

@@ -164,7 +164,23 @@ def _kinds(
     return kind.astype(np.int32), [tuple(roles[each] for each in role[begin:end].tolist()) for begin, end in spans]
 
 
-def _patterns(template: str) -> list[tuple[bytes, bytes]]:
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """``begin`` is what each path of it begins with, ``path`` the expression of one, and ``stars`` its number of *."""
+
+    begin: bytes
+    path: re.Pattern[bytes]
+    stars: int
+
+    @classmethod
+    def of(cls, text: bytes) -> _Pattern:
+        parts = re.split(rb"(\*|\{key\})", text)
+        expressions = {b"*": rb"([^/]+)", KEY.encode(): rb"(.+)"}
+        path = b"".join(expressions.get(part, re.escape(part)) for part in parts)
+        return cls(parts[0], re.compile(path, re.DOTALL), parts.count(b"*"))
+
+
+def _patterns(template: str) -> list[_Pattern]:
     patterns = []
     for pattern in template.split(","):
         text = re.sub("/+", "/", pattern.strip()).removeprefix("./").lstrip("/")
@@ -173,34 +189,35 @@ def _patterns(template: str) -> list[tuple[bytes, bytes]]:
                 f"--groups: the pattern {pattern.strip()!r} needs exactly one {KEY}; write stem, wds, or patterns like"
                 f" images/{KEY}.jpg,masks/{KEY}.png"
             )
-        before, after = text.encode("utf-8", "surrogateescape").split(KEY.encode())
-        patterns.append((before, after))
+        patterns.append(_Pattern.of(text.encode("utf-8", "surrogateescape")))
     if len(set(patterns)) < len(patterns):
         raise ClassesError(f"--groups: {template!r} has the same pattern twice; write each pattern once")
+    if len({pattern.stars for pattern in patterns}) > 1:
+        raise ClassesError(
+            f"--groups: the patterns of {template!r} differ in their number of *; each * stands for a directory, which"
+            " is the same in all patterns"
+        )
     return patterns
 
 
-def _matches(tree: Tree, is_file: NDArray[np.bool_], before: bytes, after: bytes) -> Iterator[tuple[bytes, int]]:
-    """(key, entry) of each file whose path is before + key + after."""
+def _matches(tree: Tree, is_file: NDArray[np.bool_], pattern: _Pattern) -> Iterator[tuple[tuple[bytes, ...], int]]:
+    """What each * and the {key} stand for in the path of each file of a pattern, and its entry."""
     for directory in np.flatnonzero(tree.kind_mask(stat.S_IFDIR)).tolist():
         prefix = tree.path(directory) + b"/" if directory else b""
-        if not (prefix.startswith(before) or before.startswith(prefix)):
+        if not (prefix.startswith(pattern.begin) or pattern.begin.startswith(prefix)):
             continue
         children = tree.children_of(directory)
         wanted = is_file[children.start : children.stop].tolist()
         for entry, name, taken in zip(children, tree.names_of(children), wanted, strict=True):
-            if not taken:
-                continue
-            path = prefix + name
-            stop = len(path) - len(after)
-            if stop > len(before) and path.startswith(before) and path.endswith(after):
-                yield path[len(before) : stop], entry
+            found = pattern.path.fullmatch(prefix + name) if taken else None
+            if found is not None:
+                yield found.groups(), entry
 
 
 def _by_template(tree: Tree, mask: NDArray[np.bool_], template: str, *, named: bool) -> Groups:
     patterns = _patterns(template)
     is_file = tree.kind_mask(stat.S_IFREG) & ~hidden(tree)
-    found = [dict(_matches(tree, is_file, before, after)) for before, after in patterns]
+    found = [dict(_matches(tree, is_file, pattern)) for pattern in patterns]
     role = np.full(len(tree), -1, np.int32)
     for at, matches in enumerate(found):
         entries = np.fromiter(matches.values(), np.int64, len(matches))
