@@ -27,6 +27,19 @@ awk '($3 ~ /^fuse/ || $1 ~ /^.dev.loop/) && $2 != ENVIRON["MNT"] {print $2}' /pr
 ``$MNT`` is one to keep."""
 
 
+SETTING = """
+import json, os, runpy, sys
+_, variables = sys.argv[1:3]
+del sys.argv[1:3]
+os.environ |= json.loads(variables)
+sys.path[0] = os.getcwd()  # as -m does; a daemon that a keeper starts gets it too
+runpy.run_module("redoxfs", run_name="__main__", alter_sys=True)
+"""
+"""The command with other variables, of which only the processes that it starts have known all their lives.
+
+The first argument is "redoxfs", by which `Machine.daemons` knows a daemon."""
+
+
 def has_ended(process: int) -> bool:
     """Whether the process of this pidfd ends in time; the descriptor is closed."""
     try:
@@ -65,11 +78,17 @@ class Machine:
         self.environment = os.environ | {name: str(home) for name, home in homes.items()}
         self.before: Sequence[str] = ()
         """Words before each command, such as `forks.EXECUTED`."""
+        self.successors: dict[str, str] = {}
+        """Variables of the daemons that a keeper starts. What Python looks at when it starts would, in ``environment``,
+        make each command a new process instead of a fork."""
         self.told: list[str] = []
         """What each node that was mounted last said on stderr."""
 
     def command(self, *arguments: str | Path) -> list[str]:
-        return [*self.before, sys.executable, "-m", "redoxfs", *map(str, arguments)]
+        program = ["-m", "redoxfs"]
+        if self.successors and arguments[0] == "mount":
+            program = ["-c", SETTING, "redoxfs", json.dumps(self.successors)]
+        return [*self.before, sys.executable, *program, *map(str, arguments)]
 
     def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
