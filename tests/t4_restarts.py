@@ -14,11 +14,13 @@ from deaths import HAS_MEMORY_GROUPS, Case, Found, Storm, mounting, serve
 from machine import Machine
 from reading_job import Job, make_files
 
-FILES = 320
+FILES = 160
 CLASSES = 4
 LARGEST_BYTES = 20_000
 READERS = 8
-KILLS = 4
+KILLS = 3
+FIRST_SEED = 5
+"""With it and the next three, three of the daemons die while they start."""
 RESTARTS = 2
 CASES = [
     Case("pool", "directory", "default"),
@@ -70,7 +72,7 @@ def nobody_noticed(machine: Machine, found: Found, deaths: int, *, has_traceback
     assert ("Traceback" in machine.log()) == has_traceback
 
 
-@pytest.mark.parametrize(("seed", "case"), list(enumerate(CASES)), ids=str)
+@pytest.mark.parametrize(("seed", "case"), list(enumerate(CASES, FIRST_SEED)), ids=str)
 def test_readers_do_not_notice_that_the_daemon_is_killed(
     machine: Machine, source: Path, captioned: Path, seed: int, case: Case
 ) -> None:
@@ -126,9 +128,9 @@ def test_readers_do_not_notice_an_exception_in_the_loop(machine: Machine, source
 def test_readers_do_not_notice_that_the_daemon_runs_out_of_memory(machine: Machine, source: Path) -> None:
     serve(machine, source, CASES[0])
     with Storm(machine, job(machine)) as storm:
-        storm.exhaust_memory(2)
+        storm.exhaust_memory(1)
         found = storm.finish()
-    nobody_noticed(machine, found, 2)
+    nobody_noticed(machine, found, 1)
 
 
 def test_readers_do_not_notice_restarts_on_purpose(machine: Machine, source: Path) -> None:

@@ -22,10 +22,12 @@ from reading_job import Job, make_files
 NODES = 3
 READERS = 6
 # So many for each reader; one class is larger than another.
-FILES = 29 * READERS
+FILES = 15 * READERS
 CLASSES = 4
 LARGEST_BYTES = 20_000
-KILLS = 4
+KILLS = 3
+FIRST_SEED = 5
+"""With it and the next three, three of the daemons die while they start, and twice two nodes die at once."""
 # Much longer than a successor takes to start, also on a busy machine: a node that is taken for lost fails the test.
 PATIENT = ("--peer-timeout", str(2 * PATIENCE_S))
 # Other nodes send ahead what a node asks for next.
@@ -34,7 +36,6 @@ POOL = Case("pool", "directory", sharing=("--exchange", "0.3", *PATIENT))
 SLOT = Case("slot", "packed", sharing=PATIENT)
 # A node can read again only what lies at itself.
 LOCAL = Case("pool", "packed", sharing=("--storage", "local", "--exchange", "0.3", *PATIENT))
-ALL = [POOL, SLOT, LOCAL]
 CASES = [
     LOCAL,
     Case("pool", "directory", groups=True, sharing=("--exchange", "0.3", *PATIENT)),
@@ -105,7 +106,7 @@ def nobody_noticed(machine: Machine, found: Found, deaths: int) -> None:
     assert "is unreachable" not in machine.log()
 
 
-@pytest.mark.parametrize(("seed", "case"), list(enumerate(CASES)), ids=str)
+@pytest.mark.parametrize(("seed", "case"), list(enumerate(CASES, FIRST_SEED)), ids=str)
 def test_readers_do_not_notice_that_nodes_are_killed(
     machine: Machine, sources: dict[bool, Path], seed: int, case: Case
 ) -> None:
@@ -115,33 +116,27 @@ def test_readers_do_not_notice_that_nodes_are_killed(
     nobody_noticed(machine, found, KILLS)
 
 
-def test_readers_do_not_notice_that_each_node_crashes(machine: Machine, sources: dict[bool, Path]) -> None:
-    """What a successor knows is the same as after a SIGKILL."""
-    with storm(machine, sources, POOL) as running:
-        for node in range(NODES):
-            running.run_by_chance()
-            running.die(node, how=signal.SIGSEGV)
-        found = running.finish()
-    nobody_noticed(machine, found, NODES)
-
-
-@pytest.mark.parametrize("case", ALL, ids=str)
-def test_readers_do_not_notice_that_nodes_die_at_once(machine: Machine, sources: dict[bool, Path], case: Case) -> None:
+@pytest.mark.parametrize(
+    ("case", "how"), [(POOL, signal.SIGSEGV), (SLOT, signal.SIGKILL), (LOCAL, signal.SIGKILL)], ids=str
+)
+def test_readers_do_not_notice_that_nodes_die_at_once(
+    machine: Machine, sources: dict[bool, Path], case: Case, how: signal.Signals
+) -> None:
     """And that one is restarted on purpose among the others, which have just come back."""
     with storm(machine, sources, case) as running:
         running.run_by_chance()
-        running.die(*range(NODES))
+        running.die(*range(NODES), how=how)
         running.restart(1)
         found = running.finish()
     nobody_noticed(machine, found, NODES + 1)
 
 
-@pytest.mark.parametrize("case", ALL, ids=str)
+@pytest.mark.parametrize("case", [SLOT, LOCAL], ids=str)
 def test_readers_do_not_notice_a_death_as_an_epoch_begins_or_in_a_request(
     machine: Machine, sources: dict[bool, Path], case: Case
 ) -> None:
     with storm(machine, sources, case) as running:
-        for node, opens in enumerate((1, 5, 20)):
+        for node, opens in enumerate((1, 8)):
             running.begin_epoch()
             running.run(opens)
             running.die(node)
@@ -162,7 +157,7 @@ def test_readers_do_not_notice_a_death_as_an_epoch_begins_or_in_a_request(
                     if not has_died or dies != 1:
                         os.kill(stopped, signal.SIGCONT)
         found = running.finish()
-    nobody_noticed(machine, found, NODES + 2)
+    nobody_noticed(machine, found, 4)
 
 
 def test_a_node_without_a_keeper_is_lost_to_the_others(machine: Machine, sources: dict[bool, Path]) -> None:
