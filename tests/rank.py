@@ -52,7 +52,7 @@ def train(mountpoint: Path, rank: int, ranks: int, epochs: int, meet: str, out: 
         torch.distributed.init_process_group("gloo", url, rank=rank, world_size=ranks)
     data = Images(mountpoint / "train")
     sampler: DistributedSampler[tuple[str, str]] = DistributedSampler(data, ranks, rank, seed=7)
-    loader = DataLoader(data, batch_size=BATCH, sampler=sampler, num_workers=WORKERS)
+    loader = DataLoader(data, batch_size=BATCH, sampler=sampler, num_workers=WORKERS, persistent_workers=True)
     with out.open("w", encoding="utf-8") as lines:
         for epoch in range(epochs):
             sampler.set_epoch(epoch)
