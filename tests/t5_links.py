@@ -173,11 +173,11 @@ def check_recovered(machine: Machine, network: Network, mountpoints: Sequence[Pa
     assert epoch(mountpoints, names).turns() == dict.fromkeys(names, 1)
 
 
-@pytest.mark.parametrize("options", [(), SLOT])
 def test_opens_end_in_time_when_a_link_is_cut_and_laps_recover(
-    machine: Machine, network: Network, source: Path, options: tuple[str, ...]
+    machine: Machine, network: Network, source: Path
 ) -> None:
-    mountpoints = start(machine, network, source, options)
+    """With the pool policy: t5_lost_nodes, where a node hangs."""
+    mountpoints = start(machine, network, source, SLOT)
     names = names_of(source)
     told = {
         mountpoints[0]: ["ready", "unreachable"],
