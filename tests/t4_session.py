@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -20,15 +20,19 @@ from redoxfs.linux.detach import detach
 
 HAMMER = """
 import os, random, sys
-paths = sys.argv[1:]
-print("reading", flush=True)
-while True:
-    try:
-        with open(random.choice(paths), "rb") as file:
-            file.read()
-    except OSError as error:
-        sys.exit(f"ended: {error.errno}")
+readers, *paths = sys.argv[1:]
+for _ in range(int(readers)):
+    if os.fork() == 0:
+        os.write(1, b"reading\\n")
+        while True:
+            try:
+                with open(random.choice(paths), "rb") as file:
+                    file.read()
+            except OSError as error:
+                sys.exit(f"ended: {error.errno}")
+sys.exit(min(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(int(readers))))
 """
+"""So many readers, and their parent, whose exit code is the least of theirs."""
 
 
 @pytest.fixture
@@ -40,24 +44,22 @@ def root(machine: Machine, tmp_path: Path) -> Path:
 
 
 @contextmanager
-def hammered(root: Path, readers: int = 4) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that read without a pause, and end with the block."""
-    paths = [str(path) for path in root.glob("train/*/*.png")]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", HAMMER, *paths], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(readers)
-    ]
-    try:
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "reading\n"
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+def hammered(root: Path, readers: int = 4) -> Iterator[subprocess.Popen[str]]:
+    """Processes that read without a pause, and end with the block. Their parent ends when the last of them does."""
+    command = [sys.executable, "-c", HAMMER, str(readers), *map(str, root.glob("train/*/*.png"))]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    ) as parent:
+        assert parent.stdout is not None
+        try:
+            for _ in range(readers):
+                assert parent.stdout.readline() == "reading\n"
+            yield parent
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(parent.pid, signal.SIGKILL)
+            # It ends with the last process that has the other end.
+            parent.stdout.read()
 
 
 def has_more_opens(machine: Machine, before: int) -> bool:
@@ -78,10 +80,9 @@ def test_other_tasks_run_under_load(machine: Machine, root: Path) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_under_load_ends_the_mount_cleanly(machine: Machine, root: Path, how: signal.Signals) -> None:
-    with hammered(root) as processes:
+    with hammered(root) as readers:
         machine.kill(how)
-        for process in processes:
-            assert process.wait(PATIENCE_S) != 0
+        assert readers.wait(PATIENCE_S) != 0
     assert machine.nothing_is_left()
     assert "Traceback" not in machine.log()
 
