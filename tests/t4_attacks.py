@@ -9,7 +9,9 @@ import socket
 import stat
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -246,41 +248,43 @@ def test_what_a_mount_reports_is_shown_without_what_a_terminal_obeys(
             assert is_harmless(told)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{}",
-        "[]",
-        "7",
-        "no JSON",
-        '{"open_seconds": {}}',
-        '{"open_seconds": 7, "pid": "x", "opens": "y", "laps": [], "peers": 7, "cache": 1, "keeper": 3}',
-        "[" * 100_000,
-        '{"a":' * 100_000,
-    ],
+FORMS = (
+    "{}",
+    "[]",
+    "7",
+    "no JSON",
+    '{"open_seconds": {}}',
+    '{"open_seconds": 7, "pid": "x", "opens": "y", "laps": [], "peers": 7, "cache": 1, "keeper": 3}',
+    "[" * 100_000,
+    '{"a":' * 100_000,
 )
-def test_a_report_of_another_form_is_one_line(machine: Machine, stranger: Stranger, text: str) -> None:
-    _one_line_of_each(machine, stranger, text)
+
+
+def test_a_report_of_another_form_is_one_line(machine: Machine, stranger: Stranger) -> None:
+    _one_line_of_each(machine, stranger, FORMS)
 
 
 def test_a_report_that_lacks_any_field_is_one_line(
     machine: Machine, stranger: Stranger, report: dict[str, Any]
 ) -> None:
     wrong_values: tuple[Any, ...] = ("x", None, -1, [], {"a": 1})
-    for wrong in wrong_values:
-        _one_line_of_each(machine, stranger, json.dumps(dict.fromkeys(report, wrong)))
+    _one_line_of_each(machine, stranger, [json.dumps(dict.fromkeys(report, wrong)) for wrong in wrong_values])
 
 
-def _one_line_of_each(machine: Machine, stranger: Stranger, text: str) -> None:
-    mnt = stranger.folder / "mnt"
-    if not mnt.exists():
-        stranger.mkdir("mnt")
-    with hostile_mount(mnt, {".redoxfs": {"stats.json": text.encode()}}, stranger.uid):
-        for words in COMMANDS[:-1]:
-            done = machine.run(*words, mnt)
-            assert done.returncode in (0, 1, 11), (words, done.stderr)
-            assert "unexpected" not in done.stderr, words
-            assert "Traceback" not in done.stderr, words
+def _one_line_of_each(machine: Machine, stranger: Stranger, texts: Sequence[str]) -> None:
+    """All at once: a command takes a second, in which it waits to look again."""
+    with ExitStack() as mounts:
+        asked = []
+        for number, text in enumerate(texts):
+            mnt = stranger.mkdir(f"mnt{number}")
+            mounts.enter_context(hostile_mount(mnt, {".redoxfs": {"stats.json": text.encode()}}, stranger.uid))
+            asked += [(text[:100], (*words, mnt)) for words in COMMANDS[:-1]]
+        with ThreadPoolExecutor(len(asked)) as at_once:
+            answers = list(at_once.map(lambda each: machine.run(*each[1]), asked))
+        for about, done in zip(asked, answers, strict=True):
+            assert done.returncode in (0, 1, 11), (about, done.stderr)
+            assert "unexpected" not in done.stderr, about
+            assert "Traceback" not in done.stderr, about
 
 
 def test_doctor_looks_at_no_address_and_no_path_that_a_mount_of_another_user_names(
@@ -418,9 +422,8 @@ def test_a_shard_that_is_replaced_by_a_symlink_opens_no_file_of_the_packers(
 # The index of an object store in a folder of another user.
 
 
-@pytest.mark.parametrize("whose", ["all of it", "the indexes", "one index", "for all to write"])
 def test_an_index_of_another_user_is_not_used(
-    machine: Machine, stranger: Stranger, tree_to_pack: Path, tmp_path: Path, whose: str
+    machine: Machine, stranger: Stranger, tree_to_pack: Path, tmp_path: Path
 ) -> None:
     (tree_to_pack / "a/0.bin").chmod(0o600)
     packed = tmp_path / "packed"
@@ -433,17 +436,21 @@ def test_an_index_of_another_user_is_not_used(
         # As a stranger would forge it: all files may be read by all.
         modes = np.load(place / "index/mode.npy")
         replace_array(place, "mode", modes | 0o444)
-        for path in [cache, *cache.rglob("*")] if whose == "all of it" else []:
-            os.chown(path, stranger.uid, stranger.uid)
-        if whose == "for all to write":
-            (cache / "indexes").chmod(0o777)
-        elif whose != "all of it":
-            os.chown(cache / "indexes" if whose == "the indexes" else place, stranger.uid, stranger.uid)
-        said = machine.ok("mount", server.url, machine.mnt).stderr
-        assert "fetched the index" in said
-        assert ("fetched again at each start" in said) == (whose != "one index")
-        assert stat.S_IMODE((machine.mnt / "a/0.bin").stat().st_mode) == 0o600
-        machine.ok("umount", machine.mnt)
+        forged = cache.rename(machine.folder / "forged")
+        for whose in ("all of it", "the indexes", "one index", "for all to write"):
+            shutil.rmtree(cache, ignore_errors=True)
+            shutil.copytree(forged, cache)
+            for path in [cache, *cache.rglob("*")] if whose == "all of it" else []:
+                os.chown(path, stranger.uid, stranger.uid)
+            if whose == "for all to write":
+                (cache / "indexes").chmod(0o777)
+            elif whose != "all of it":
+                os.chown(cache / "indexes" if whose == "the indexes" else place, stranger.uid, stranger.uid)
+            said = machine.ok("mount", server.url, machine.mnt).stderr
+            assert "fetched the index" in said, whose
+            assert ("fetched again at each start" in said) == (whose != "one index"), whose
+            assert stat.S_IMODE((machine.mnt / "a/0.bin").stat().st_mode) == 0o600, whose
+            machine.ok("umount", machine.mnt)
 
 
 # Names in /tmp that another user takes first.
@@ -571,13 +578,11 @@ def narrow_by_group(path: Path) -> None:
     path.chmod(0o640)
 
 
-NARROW = pytest.mark.parametrize(
-    "narrow", [narrow_by_mode, narrow_by_a_rename, narrow_by_group], ids=lambda each: each.__name__
+@pytest.mark.parametrize(
+    ("narrow", "policy"),
+    [(narrow_by_mode, "slot"), (narrow_by_a_rename, "pool"), (narrow_by_group, "slot")],
+    ids=lambda each: getattr(each, "__name__", each),
 )
-
-
-@NARROW
-@pytest.mark.parametrize("policy", ["pool", "slot"])
 def test_a_file_that_was_made_private_is_read_by_nobody_who_may_not(
     machine: Machine, stranger: Stranger, readable: Path, narrow: Callable[[Path], None], policy: str
 ) -> None:
@@ -609,7 +614,9 @@ def test_a_file_that_was_made_private_is_read_by_nobody_who_may_not(
     machine.ok("umount", machine.mnt)
 
 
-@NARROW
+@pytest.mark.parametrize(
+    "narrow", [narrow_by_mode, narrow_by_a_rename, narrow_by_group], ids=lambda each: each.__name__
+)
 def test_an_exact_file_that_was_made_private_is_read_by_nobody_who_may_not(
     machine: Machine, stranger: Stranger, readable: Path, narrow: Callable[[Path], None]
 ) -> None:
