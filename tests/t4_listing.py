@@ -110,7 +110,7 @@ def test_bytes_sent_but_not_received_stay_whole_when_rebound(machine: Machine, s
     for send in (by_sendfile, by_splice):
         shrunk = 0
         with ThreadPoolExecutor(1) as other:
-            for path in sorted(machine.mnt.glob("train/*/*.png")):
+            for path in sorted(machine.mnt.glob("train/*/*.png"))[::3]:
                 # A pipe holds the pages themselves, unlike a socket, which copies small ones.
                 received, out = os.pipe()
                 try:
@@ -124,6 +124,6 @@ def test_bytes_sent_but_not_received_stay_whole_when_rebound(machine: Machine, s
                 finally:
                     os.close(received)
                     os.close(out)
-        assert shrunk > 40
+        assert shrunk > 12
     machine.ok("umount", machine.mnt)
     assert machine.nothing_is_left()

@@ -78,13 +78,11 @@ def packed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("policy", "store", "chunk_size", "memory", "persistent"),
     [
         ("slot", "directory", 1, "5%", False),
-        ("slot", "directory", 7, "25%", True),
         ("slot", "directory", 64, "all", False),
         ("slot", "packed", 64, "25%", True),
         ("pool", "directory", 1, "5%", True),
         ("pool", "directory", 7, "all", False),
         ("pool", "packed", 8, "5%", False),
-        ("pool", "packed", 64, "25%", True),
     ],
 )
 def test_every_label_is_right_and_every_sample_comes_once(
