@@ -290,6 +290,7 @@ class Job:
         assert_same_state(policy.state(), now.state)
         replay.finish()
         assert_same_state(policy.state(), now.state)
+        assert policy.laps_of_units().tolist() == living.policy.laps_of_units().tolist()
         assert_same_tables(binding.tables(), now.tables)
         assert (replay.undecided, replay.promises) == (now.undecided, now.promises)
         assert not policy.outbox

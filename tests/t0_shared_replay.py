@@ -395,6 +395,22 @@ def test_a_pass_closes_on_what_was_seen_before_a_checkpoint(steps: int) -> None:
         job.continued(0)
 
 
+@pytest.mark.parametrize("per_vc", [1, 2])
+def test_a_home_that_continues_is_in_the_laps_that_it_was_in(per_vc: int) -> None:
+    """Also where all laps are over and the next ones have not begun, or have begun without a turn."""
+    job = SlotJob(0, nodes=2, chunks=4, per_vc=per_vc, window=1, room=24)
+    for lap in (1, 2):
+        job.epoch()
+        for _ in range(60):
+            job.run(1)
+            for number in range(job.nodes):
+                job.continued(number)
+        job.run()
+        for number in range(job.nodes):
+            own = job.columns[job.homes == number]
+            assert set(job.continued(number).policy.laps_of_units()[own].tolist()) == {lap}
+
+
 # Records
 
 

@@ -4,9 +4,9 @@ A policy's decisions depend on what was in memory, and a new process has nothing
 repeated: a stand-in (`_Recorded`) hands out the recorded samples, and `Laps` counts their turns. The binding's tables
 are then those of the binding that made the record, and the policy continues from the turns (`Replay.finish`).
 
-A turn or a new reservation of a sample that had its turn shows that its class or column is in the next lap. A policy
-may begin a lap earlier, which changes nothing: a lap of which all samples had their turn is as good as the next one
-before its first turn.
+A turn or a new reservation of a sample that had its turn shows that its class or column is in the next lap, and so are
+those that the policy begins with it (`Replayable.over_beside`). A policy may begin a lap yet earlier, which changes
+nothing: a lap of which all samples had their turn is as good as the next one before its first turn.
 
 Rejected: repeating the policy itself, with its generator. Its state is larger than all else, what it had loaded is lost
 anyway, and another version of the package would have to decide the same.
@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-from redoxfs.arrays import Int32, Numbers
+from redoxfs.arrays import Flags, Int32, Numbers
 from redoxfs.protocol.binding import Binding, DrawnBinding
 from redoxfs.protocol.events import ChooseVictim, Closed, Opened, Pending, Policy, Served, oldest
 from redoxfs.protocol.turns import Turns
@@ -39,6 +39,12 @@ class Replayable(Policy, Protocol):
 
     def members(self, unit: int, /) -> Int32:
         """The samples of a class or column."""
+
+    def over_beside(self, unit: int, had: Flags, /) -> Sequence[int]:
+        """The other classes or columns that begin a lap when ``unit`` does, as all their samples are in ``had``,
+        bool[S]."""
+        del unit, had
+        return ()
 
     def recover(self, turns: Turns) -> None:
         """Continue from ``turns``, with nothing in memory and nothing reserved."""
@@ -160,6 +166,7 @@ class Laps:
         units = policy.units
         self._unit_of = np.ascontiguousarray(units).data
         self._members = policy.members
+        self._over_beside = policy.over_beside
         self._had_array = turns.flags(len(turns.laps), len(units)).astype(np.uint8)
         self._had = self._had_array.data
         self._laps = turns.laps.copy()
@@ -180,6 +187,9 @@ class Laps:
     def _begin_lap(self, unit: int, lap: int) -> None:
         self._had_array[self._members(unit)] = 0
         self._laps[unit] = lap
+        for other in self._over_beside(unit, self._had_array.view(np.bool_)):
+            self._had_array[self._members(other)] = 0
+            self._laps[other] += 1
 
     def lap_of(self, sample: int) -> int:
         return int(self._laps[self._unit_of[sample]])

@@ -184,6 +184,10 @@ class SlotPolicy(ServingPolicy):
     def lap_of(self, sample: int) -> int:
         return self._lap_of_column[self._column_of[sample]]
 
+    def over_beside(self, column: int, had: Flags) -> list[int]:
+        vc = column // self._slots
+        return [vc * self._slots + slot for slot in np.flatnonzero(self._over(vc, had)).tolist()]
+
     def members(self, column: int) -> Int32:
         vc, slot = divmod(column, self._slots)
         cells = self._cells[self._vc_start[vc] : self._vc_start[vc + 1], slot]
@@ -224,12 +228,18 @@ class SlotPolicy(ServingPolicy):
         """
         chunks = slice(self._vc_start[vc], self._vc_start[vc + 1])
         cells, exists = self._cells[chunks], self._exists[chunks]
-        unfinished = (exists & ~self._loaded[cells]).any(axis=0) | (self._resident[vc] >= 0)
-        through = exists.any(axis=0) & ~unfinished
+        through = self._over(vc, self._loaded) & (self._resident[vc] < 0)
         through[[column % self._slots for column in self._reserved if column // self._slots == vc]] = False
         self._loaded[cells[exists & through]] = False
         self._lap[vc, through] += 1
         return self._fresh(vc, slot)
+
+    def _over(self, vc: int, had: Flags) -> Flags:
+        """bool[K]: which columns of the VC have samples, all of which are in ``had``, bool[S]."""
+        chunks = slice(self._vc_start[vc], self._vc_start[vc + 1])
+        cells, exists = self._cells[chunks], self._exists[chunks]
+        over: Flags = np.logical_and(exists.any(axis=0), (~exists | had[cells]).all(axis=0))
+        return over
 
     def _find_replace_pc(self, vc: int, fresh: Flags) -> int:
         """Alg. 3: the chunk with the most useful refills among those that are ``fresh`` in the asked slot."""

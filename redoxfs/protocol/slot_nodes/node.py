@@ -217,7 +217,7 @@ class SlotNode(SharedServingPolicy):
         reserved: dict[str, Numbers] = {
             "own_reserved": rows(((sample,) for sample in self._slots.reserved_samples()), 1)
         }
-        arrays = reserved | arrays_of("own", self._own_turns()) | arrays_of("here", self._ledger.turns())
+        arrays = reserved | arrays_of("own", self._slots.turns()) | arrays_of("here", self._ledger.turns())
         for part in (self._home.state(), self._requester.state()):
             values |= part.values
             arrays |= part.arrays
@@ -253,7 +253,7 @@ class SlotNode(SharedServingPolicy):
         """All events were repeated: the policy beneath decides from now on, with nothing in memory. Raises
         ValueError.
         """
-        own = self._own_turns()
+        own = self._slots.turns()
         reserved = list(self._slots.reserved_samples())
         if own.flags(len(own.laps), len(self._home_of))[reserved].any():
             raise ValueError("a sample is reserved that had its turn")
@@ -271,16 +271,6 @@ class SlotNode(SharedServingPolicy):
     def epoch(self) -> int:
         """The last epoch whose order this node followed, 0 before."""
         return self._requester.epoch
-
-    def _own_turns(self) -> Turns:
-        """The turns of own samples. A lap that is over is the next one before its first turn: the policy beneath may
-        begin that one early.
-        """
-        turns, columns = self._slots.turns(), self._policy.columns
-        had = turns.flags(len(turns.laps), len(columns))
-        in_column = np.bincount(columns, minlength=len(turns.laps))
-        is_over = (in_column > 0) & (np.bincount(columns[had], minlength=len(turns.laps)) == in_column)
-        return Turns(turns.laps + is_over.astype(np.int32), np.packbits(had & ~is_over[columns]), 0)
 
     def _note(self, turn: Served) -> Served:
         self._ledger.note(turn.sample, self._slots.lap_of(turn.sample))
