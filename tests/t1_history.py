@@ -5,7 +5,7 @@ import math
 import random
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,9 +15,13 @@ from scrapes import told
 from shuffle_quality import entropies, quality
 from trio.testing import MockClock
 
+from redoxfs.chunks import build_cells
 from redoxfs.doctor.period import still_s
 from redoxfs.fs.recorder import Recorder
 from redoxfs.native import Histogram
+from redoxfs.node import Node, plan_slot
+from redoxfs.node.plan import Share
+from redoxfs.protocol import SlotNode
 from redoxfs.telemetry import METRICS, Kind, Outcome
 from redoxfs.telemetry.expected_quality import entropy_of_permutation
 from redoxfs.telemetry.history import LAPS, POINTS, History, memory_bytes
@@ -406,6 +410,31 @@ def test_a_recorder_looks_for_progress_each_second_also_when_points_are_rare(tmp
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
     assert max(np.diff(looks)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("had", "lap", "whole"), [(0, 1, True), (20, 1, False), (50, 2, False)])
+def test_a_recorder_of_one_of_two_nodes_goes_on_in_the_lap(tmp_path: Path, had: int, lap: int, whole: bool) -> None:
+    """A lap of the node is its half of the samples. In the last case it is over."""
+    for label in ("one", "two"):
+        (tmp_path / "train" / label).mkdir(parents=True)
+        for number in range(50):
+            (tmp_path / "train" / label / f"{number}.png").write_bytes(b"x")
+    catalog = catalog_of(tmp_path)
+    cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=1, seed=1)
+    share = Share(0, 2, 1 << 20, True, None, timeout_s=1.0, exchange=0.0, window=1)
+    plan = plan_slot(catalog, cells, memory_bytes=1 << 30, seed=1, share=share)
+    assert isinstance(plan.policy, SlotNode)
+    own = np.flatnonzero(plan.policy.home_of == 0).tolist()
+    for sample in own[:had]:
+        plan.policy.request(sample)
+    node = SimpleNamespace(given=had, plan=plan, opens_of_files=[])
+    recorder = Recorder(cast(Node, node), catalog, lambda: stats(node.given))
+    recorder.start()
+    for sample in own[had % 50 :]:
+        node.note_served(sample)
+        node.given += 1
+    (ended,) = read(json.loads(trio.run(recorder.text))).laps
+    assert (ended.first, ended.last, ended.whole) == (lap, lap, whole)
 
 
 def test_a_lap_counts_nothing_of_the_split_that_is_read_next(tmp_path: Path) -> None:

@@ -56,8 +56,7 @@ class Recorder:
         self._trees = list(catalog.class_trees)
         self._class_sizes = np.bincount(catalog.class_of, minlength=len(catalog.tree_of_class))
         of_all = np.bincount(catalog.tree_of_class, weights=self._class_sizes, minlength=len(self._trees))
-        self._samples_of_all_trees = of_all.astype(np.int64)
-        self._samples_of_tree = self._samples_of_all_trees[:TREES]
+        self._samples_of_tree = of_all.astype(np.int64)[:TREES]
         about = node.plan.about
         self._watch = LapWatch(
             self._samples_of_tree.tolist(),
@@ -176,7 +175,7 @@ class Recorder:
             of_sample = node.plan.policy.laps(samples) - 1 + np.unpackbits(state.had, count=len(samples))
             turns = np.bincount(self._tree_of_all(samples), weights=of_sample, minlength=len(self._trees))
         elif node.given:
-            turns = (np.array(node.lowest_laps()) - 1) * (self._samples_of_all_trees / nodes)
+            turns = np.array([(lap - 1) * samples / nodes + had for lap, had, samples in node.plan.policy.tree_laps()])
         for tree in range(len(self._samples_of_tree)):
             began = turns[tree] == 0
             self._watch.resume(tree, turns=round(turns[tree]), nodes=nodes, whole=bool(began))
