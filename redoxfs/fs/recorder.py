@@ -68,7 +68,7 @@ class Recorder:
             class_sizes=self._class_sizes_of,
         )
         self._history = History()
-        self._given = 0
+        self._turns = 0
         self._splits = SplitWatch(catalog.class_of, catalog.tree_of_class, len(self._samples_of_tree))
         self._split_paths = dict.fromkeys(self._trees, 0)
         self._members = MemberWatch(len(catalog.class_of), len(node.opens_of_files))
@@ -103,11 +103,11 @@ class Recorder:
     def look(self) -> None:
         """Look at the samples that were served since the last look."""
         served = self.served
-        if served and self._node.given - len(served) != self._given:
+        if served and self._node.turns_of_readers - len(served) != self._turns:
             # The laps went on from a state, or begin anew with a view.
             self._follow()
         elif served:
-            self._given += len(served)
+            self._turns += len(served)
             before = [self._watch.progress(tree) for tree in range(len(self._samples_of_tree))]
             ended = self._watch.look(served)
             # A lap that ended began before, if only in these turns. What begins now does so after the end of another.
@@ -167,7 +167,7 @@ class Recorder:
     def _follow(self) -> None:
         """Find how far the laps are, as somebody else counted."""
         node, catalog = self._node, self._catalog
-        self._given = node.given
+        self._turns = node.turns_of_readers
         nodes = node.plan.nodes
         turns: npt.NDArray[Any] = np.zeros(len(self._trees))
         if node.given and nodes == 1:

@@ -201,6 +201,7 @@ class Node:
             if memory is not None:
                 plan.passing.keep_passes_in(memory)
         self._lowest: LowestLaps | None = None
+        self._decided_alone = 0
         self._timeout_s = timeout_s
         self.counters = Counters()
         kind = DrawnBinding if catalog.is_for_sampler else Binding
@@ -501,6 +502,13 @@ class Node:
         """The number of turns that this node has given since the first lap began."""
         return self.plan.policy.given
 
+    @property
+    def turns_of_readers(self) -> int:
+        """`given`, and the turns of samples that this node read alone, which no lap counts."""
+        sharing = self.plan.sharing
+        alone = 0 if sharing is None else sharing.policy.degraded
+        return self.given + alone + self._decided_alone
+
     def turns(self) -> Turns:
         """How far the laps are, by the turns of this node."""
         return self.plan.policy.turns()
@@ -613,6 +621,7 @@ class Node:
     def _decide_alone(self, undecided: Undecided) -> bool:
         decided = self.pending.decide_alone(undecided)
         self.counters.degraded += decided
+        self._decided_alone += decided
         if decided and self._journal is not None and not self.is_frozen:
             self._journal.note(ALONE, 0, 0, 0, undecided.path, NO_SAMPLE, 0, 0)
         return decided
