@@ -29,7 +29,10 @@ class LocalFirst(Passing, SharedServingPolicy):
         cls, before = self._class_of[sample], self._open(sample)
         self.chosen.clear()
         served = self._serve(cls)
-        turn = self._read_alone(sample) or self._wait(sample, reserves=False) if served is None else served
+        if served is None and self._is_alone(cls):
+            # No turn of the lap: for nothing that counts those, and a path may come again.
+            return self._read_alone(sample)
+        turn = self._wait(sample, reserves=False) if served is None else served
         if self._exchange.share:
             self._count_exchange(cls)
         if served is None and before > self._passes.entered[cls]:
@@ -172,7 +175,7 @@ class LocalFirst(Passing, SharedServingPolicy):
     def _serve(self, cls: int) -> Served | None:
         """A turn from the samples that are here; begins the class's next lap where this one is over."""
         served = self._next(cls)
-        if served is None and cls in self._reservations and not self._is_any_free(cls):
+        if served is None and cls in self._reservations and not self._is_any_free(cls) and not self._is_alone(cls):
             served = self._preempt(cls)
         if served is None and self._holds(cls) and self._is_dry(cls) and self._longest_ago(cls) is None:
             served = self._give_anyway(cls)
@@ -351,10 +354,8 @@ class LocalFirst(Passing, SharedServingPolicy):
         """Whether this node reads what it is asked for: it can, and all nodes with samples of the class are lost."""
         return self._reads_alone and not self._has_any_own(cls)
 
-    def _read_alone(self, sample: int) -> Served | None:
+    def _read_alone(self, sample: int) -> Served:
         """The very sample that was asked for. Its home does not know of this turn, and no lap counts it."""
-        if not self._is_alone(self._class_of[sample]):
-            return None
         self.degraded += 1
         return Served(sample, remote=True)
 
@@ -382,10 +383,9 @@ class LocalFirst(Passing, SharedServingPolicy):
         promised: set[int] = set()
         waiting = self._waiting.pop(cls)
         for ticket in sorted(waiting, key=lambda ticket: ticket.reserves):
-            if ticket.reserves:
-                served = self._promise(cls, promised)
-            else:
-                served = self._serve(cls) or self._read_alone(ticket.sample)
+            served = self._promise(cls, promised) if ticket.reserves else self._serve(cls)
+            if served is None and not ticket.reserves and self._is_alone(cls):
+                served = self._read_alone(ticket.sample)
             if served is not None or (ticket.reserves and not self._do_stats_wait(cls)):
                 delivered[ticket] = served
             if served is not None and ticket.reserves:
