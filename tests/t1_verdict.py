@@ -250,6 +250,16 @@ def test_no_more_memory_is_advised_than_holds_all_samples_or_is_there(name: str)
     assert advised(all_bytes * 1.01) == advised(all_bytes / 4, 1000) == fewer
 
 
+def test_samples_that_are_read_in_place_of_lost_nodes_do_not_mean_too_little_memory() -> None:
+    value = value_of("node_of_three")
+    for values in (value["points"]["values"], value["laps"]["values"]):
+        values["samples_reread"] = values["opens"]
+    assert judged(value).values["cause"] == "memory"
+    for values in (value["points"]["values"], value["laps"]["values"]):
+        values["degraded"] = values["opens"]
+    assert judged(value).values["cause"] != "memory"
+
+
 def test_of_nodes_that_are_equally_slow_none_is_blamed() -> None:
     value = value_of("node_of_three")
     for peer in value["stats"]["peers"]:

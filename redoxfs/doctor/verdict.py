@@ -176,7 +176,8 @@ def _without_sampler(stats: Mapping[str, Any], period: Period) -> Result | None:
 def _small_memory(stats: Mapping[str, Any], period: Period, free_bytes: int | None = None) -> Result | None:
     opens, loaded = period.get("opens"), period.get("samples_loaded")
     limit = int(stats.get("memory_limit_bytes") or 0)
-    reread = period.get("samples_reread")
+    # A sample that is read in place of a lost node was never in memory here.
+    reread = period.get("samples_reread") - period.get("degraded")
     mean = period.get("bytes_read") / loaded if loaded else 0.0
     chunk_bytes = mean * float(stats.get("chunk_size") or 0)
     if reread >= REREAD_SHARE * opens:

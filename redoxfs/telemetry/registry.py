@@ -139,7 +139,8 @@ METRICS: tuple[Metric, ...] = (
         "samples_reread",
         COUNTER,
         "samples_reread",
-        "Samples read again for one open: memory was short, the first read had failed, or a daemon had died. "
+        "Samples read for one open alone: memory was short, the first read had failed, a daemon had died, or the "
+        "sample's node was lost. "
         "On a mount for a sampler, only samples that the sampler drew count.",
     ),
     Metric("demand_loads", COUNTER, "demand_loads", "Opens that started a load."),
