@@ -1,5 +1,8 @@
 """How a node among several divides its memory: its part of the dataset, open files, and samples of other nodes."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 from packs import catalog_of
 
@@ -7,7 +10,7 @@ from redoxfs.chunks import Cells, build_cells
 from redoxfs.dataset import Catalog
 from redoxfs.node import Plan, Share, plan_pool
 from redoxfs.node.plan import LEAST_SAMPLES, OPEN_SAMPLES, REMOTE_PER_CLASS
-from redoxfs.protocol import PoolPolicy
+from redoxfs.protocol import LocalFirst, PoolPolicy
 from redoxfs.protocol.local_first.exchange import LEAST_SHARE, RETAINED_SHARE
 
 NODES, CLASSES, FILES, SIZE = 3, 20, 600, 100
@@ -82,3 +85,22 @@ def test_with_less_memory_a_part_is_retained_by_the_rule_of_one_node(dataset: tu
 def test_a_remote_memory_that_is_given_stays_so(dataset: tuple[Catalog, Cells]) -> None:
     assert divided(planned(dataset, PART + 1_000, remote=500)) == (PART, 500, 500)
     assert divided(planned(dataset, PART + 60, remote=50))[2] == 50
+
+
+@pytest.mark.parametrize("size", [0, SIZE])
+def test_a_node_knows_each_tree_and_whether_it_can_read_the_samples_of_others(tmp_path: Path, size: int) -> None:
+    for name in ("train/a", "train/b", "val/a", "val/b"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "1.jpg").write_bytes(b"x" * size)
+    catalog = catalog_of(tmp_path)
+    cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=1, seed=0)
+    for is_shared in (True, False):
+        part_of = None if is_shared else np.array([0, 1, 1, 1], np.int8)
+        share = Share(0, 2, 100 * SIZE, is_shared, part_of, 1.0, None, 1)
+        plan = plan_pool(catalog, cells, memory_bytes=1_000 * SIZE, seed=0, share=share)
+        assert isinstance(plan.policy, LocalFirst)
+        plan.policy.lost(1)
+        assert (plan.policy.classes_alone() > 0) == is_shared
+        for tree in range(len(catalog.class_trees)):
+            assert plan.policy.begin_pass(tree)
+            assert plan.policy.pass_number(tree) == 1

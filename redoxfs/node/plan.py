@@ -381,7 +381,7 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             seed=seed + share.node,
             covered=part_of == share.node,
         )
-        tree_of, trees = _trees(catalog) if total else (None, 1)
+        tree_of, trees = _trees(catalog) if len(class_of) else (None, 1)
         policy = node = LocalFirst(
             share.node,
             pool,
