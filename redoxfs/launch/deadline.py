@@ -15,10 +15,8 @@ import os
 import select
 import signal
 import socket
-import struct
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,8 +30,6 @@ MOST_BYTES = 32 << 20
 Result = TypeVar("Result")
 
 _ANSWER, _FAILURE = b"+", b"-"
-
-_LENGTH = struct.Struct("=Q")
 
 # Far more than the end of a process takes unless the kernel holds it.
 _END_WAIT_S, _LOOK_S = 1.0, 0.001
@@ -56,7 +52,6 @@ class Child:
     """
 
     def __init__(self) -> None:
-        self._fork = ExitStack()
         self._pid = 0
         self._ours: socket.socket | None = None
 
@@ -71,21 +66,16 @@ class Child:
         import pickle
 
         ours = self._begin() if self._ours is None else self._ours
-        reply = bytearray()
         try:
+            ours.settimeout(timeout_s)
             ours.sendall(pickle.dumps((call, errors)))
-            for part in _parts(ours.fileno(), timeout_s):
-                reply += part
-                if reply[: _LENGTH.size] == _LENGTH.pack(len(reply) - _LENGTH.size):
-                    break
-            result, error = pickle.loads(reply[_LENGTH.size :])
-        except TimeoutError:
+            with ours.makefile("rb") as answer:
+                result, error = pickle.load(answer)
+        except (OSError, EOFError, pickle.UnpicklingError) as failure:
             self.end()
-            raise
-        except (OSError, EOFError, pickle.UnpicklingError):
-            # It was killed.
-            self.end()
-            raise OSError(errno.EIO, os.strerror(errno.EIO)) from None
+            # Without a timeout: it was killed.
+            number = errno.ETIMEDOUT if isinstance(failure, TimeoutError) else errno.EIO
+            raise OSError(number, os.strerror(number)) from None
         if error is not None:
             raise error
         found: Result = result
@@ -99,30 +89,28 @@ class Child:
             ours.close()
             return _make_calls(theirs)
 
-        with theirs, ExitStack() as undone:
-            undone.callback(ours.close)
-            self._pid = self._fork.enter_context(forked(work, signal.SIGKILL))
-            undone.pop_all()
-        self._ours = ours
+        try:
+            with theirs, forked(work, signal.SIGKILL) as self._pid:
+                self._ours = ours
+        except BaseException:
+            ours.close()
+            raise
         return ours
 
     def end(self) -> None:
         """End the process, as before a long wait. The next call has another."""
-        if self._ours is not None:
-            self._ours.close()
-            self._ours = None
-        self._fork.close()
-        if self._pid:
+        ours, self._ours = self._ours, None
+        if ours is not None:
+            ours.close()
             os.kill(self._pid, signal.SIGKILL)
             _await_end(self._pid)
-            self._pid = 0
 
 
 def _make_calls(theirs: socket.socket) -> int:
     """Until nobody is left who asks."""
     import pickle
 
-    with theirs.makefile("rb") as asked:
+    with theirs.makefile("rwb") as asked:
         while True:
             try:
                 call, errors = pickle.load(asked)
@@ -131,13 +119,10 @@ def _make_calls(theirs: socket.socket) -> int:
             answer: tuple[object, Exception | None]
             try:
                 answer = call(), None
-            except OSError as failure:
-                number = failure.errno or errno.EIO
-                answer = None, OSError(number, os.strerror(number))
-            except errors as error:
+            except (OSError, *errors) as error:
                 answer = None, error
-            reply = pickle.dumps(answer)
-            theirs.sendall(_LENGTH.pack(len(reply)) + reply)
+            pickle.dump(answer, asked)
+            asked.flush()
 
 
 def look(path: str | os.PathLike[str], timeout_s: float, child: Child | None = None) -> Look:
@@ -183,7 +168,7 @@ def run_in_child(call: Callable[[], bytes], timeout_s: float) -> bytes:
     try:
         with forked(lambda: _answer(call, write_end), signal.SIGKILL) as child:
             os.close(write_end)
-            reply = b"".join(_parts(read_end, timeout_s))
+            reply = _read_to_end(read_end, timeout_s)
     except TimeoutError:
         _await_end(child)
         raise
@@ -238,8 +223,8 @@ def _await_end(child: int) -> None:
         time.sleep(_LOOK_S)
 
 
-def _parts(fd: int, timeout_s: float) -> Iterator[bytes]:
-    """What comes from a descriptor until its end. Raises TimeoutError."""
+def _read_to_end(fd: int, timeout_s: float) -> bytes:
+    parts: list[bytes] = []
     deadline = time.monotonic() + timeout_s
     ready = select.poll()
     ready.register(fd, select.POLLIN)
@@ -249,5 +234,5 @@ def _parts(fd: int, timeout_s: float) -> Iterator[bytes]:
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
         part = os.read(fd, 1 << 16)
         if not part:
-            return
-        yield part
+            return b"".join(parts)
+        parts.append(part)
