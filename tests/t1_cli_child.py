@@ -1,4 +1,4 @@
-"""A Ctrl-C at the very moment of a fork: it is not lost, and what was forked does not stay."""
+"""What a command forks: a Ctrl-C at that very moment is not lost, what was forked ends, and is waited for."""
 
 import os
 import signal
@@ -68,3 +68,10 @@ def test_an_interrupt_at_a_fork_ends_parent_and_child(tmp_path: Path, hook: str,
             if child and Path(f"/proc/{child}").exists():
                 os.kill(int(child), signal.SIGKILL)
     assert (told, errors, process.returncode) == ("redoxfs: interrupted\n", "", 0)
+
+
+def test_a_command_waits_for_its_children_where_its_parent_ignores_the_ends_of_children(tmp_path: Path) -> None:
+    asked = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-c", asked, sys.executable, "-m", "redoxfs", "status", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert f"{tmp_path}: no redoxfs mount is there" in done.stderr

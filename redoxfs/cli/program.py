@@ -86,6 +86,10 @@ def _dispatch(argv: Sequence[str] | None) -> int:
     # Each verb is a module with a `run(options) -> int`, imported when chosen: mount and inspect load numpy.
     verb = importlib.import_module(f"redoxfs.cli.{command.verb.replace('-', '_')}")
     if not gc.isenabled():
+        import signal
+
+        # Some programs that start others ignore the ends of children. Nobody could then wait for ours.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         # Modules never become garbage. Left out of all collections, they also stay shared with what we fork.
         gc.freeze()
         gc.enable()
