@@ -281,13 +281,16 @@ def _shared_halves(
     rows: NDArray[np.uint8], inside: NDArray[np.bool_], group: NDArray[np.int64]
 ) -> tuple[int, int] | None:
     """Two rows of one group whose texts begin or end alike, if more do so than chance explains; or None."""
-    size, place = inside.sum(axis=1), np.cumsum(inside, axis=1) - 1
-    for part in (place < size[:, None] // 2, place >= (size[:, None] + 1) // 2):
+    # Places count from 1.
+    size, place = inside.sum(axis=1), np.cumsum(inside, axis=1, dtype=np.uint16)
+    for part in (place <= size[:, None] // 2, place > (size[:, None] + 1) // 2):
         key = group.astype(np.uint64) * SCATTER
         for column in range(rows.shape[1]):
             here = inside[:, column] & part[:, column]
-            key = np.where(here, (key + rows[:, column].astype(np.uint64) + np.uint64(1)) * SCATTER, key)
-        order = np.lexsort((key, group))
+            if here.any():
+                key = np.where(here, (key + rows[:, column].astype(np.uint64) + np.uint64(1)) * SCATTER, key)
+        # The key has the group in it.
+        order = np.argsort(key, kind="stable")
         again = np.flatnonzero((key[order][1:] == key[order][:-1]) & (group[order][1:] == group[order][:-1]))
         # Ten values to a place at least, as `_uneven_text` says.
         names, length = np.bincount(group), np.zeros(int(group.max()) + 1)
