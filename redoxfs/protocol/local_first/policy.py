@@ -30,7 +30,8 @@ class LocalFirst(Passing, SharedServingPolicy):
         self.chosen.clear()
         served = self._serve(cls)
         if served is None and self._is_alone(cls):
-            # No turn of the lap: for nothing that counts those, and a path may come again.
+            # No turn of the lap, which stands still. So epochs leave it behind.
+            self._compare(cls, before)
             return self._read_alone(sample)
         turn = self._wait(sample, reserves=False) if served is None else served
         if self._exchange.share:
