@@ -126,6 +126,15 @@ def interrupt_the_end(_state: int, _shard: int, tally: Tally) -> None:
     time.sleep(0.5)
 
 
+def end_the_parent_and_hang(folder: Path, _shard: int, tally: Tally) -> None:
+    """A worker's work: SIGTERM for its parent, which waits for the end of this."""
+    while not tally.stopping():
+        time.sleep(0.01)
+    os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(20.0)
+    (folder / WENT_ON).touch()
+
+
 def end_or_hang(state: tuple[Any, Any, Path], shard: int, _tally: object) -> None:
     """Work of a process that is killed by it, while the others wait for what that one held."""
     if not shard:

@@ -19,6 +19,7 @@ from packs import (
     Options,
     catalog_of,
     end_or_hang,
+    end_the_parent_and_hang,
     end_this_process,
     files_in,
     flip,
@@ -31,6 +32,7 @@ from packs import (
 
 from redoxfs.cli import main
 from redoxfs.dataset import SourceError
+from redoxfs.launch.forks import forked
 from redoxfs.packed import MANIFEST, DamagedDatasetError, PackError, is_packed, load_index, verify
 from redoxfs.packed.index import FOLDER, PACKING
 from redoxfs.packed.packing import DRAFT, LOCK
@@ -388,6 +390,22 @@ def test_a_second_ctrl_c_waits_until_workers_have_ended() -> None:
     with pytest.raises(KeyboardInterrupt):
         list(each_shard(Work(abs, 0, interrupt_the_end, may_hang=True), [0], 1, first))
     assert multiprocessing.active_children() == []
+
+
+def test_sigterm_ends_a_command_that_waits_for_workers_after_ctrl_c(tmp_path: Path) -> None:
+    """A worker may wait for storage that never answers."""
+
+    def work() -> int:
+        for _ in each_shard(Work(Path, str(tmp_path), end_the_parent_and_hang), [0, 1], 2, first):
+            pass
+        return 0
+
+    def first(_done: Done) -> None:
+        raise KeyboardInterrupt
+
+    with forked(work, signal.SIGKILL) as child:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+    assert not (tmp_path / WENT_ON).exists()
 
 
 def test_the_others_are_ended_when_a_worker_is_killed(

@@ -124,7 +124,8 @@ def each_shard(
     except BrokenProcessPool:
         raise WorkerEndedError(processes) from None
     finally:
-        with _no_interrupt():
+        # Another signal ends this process and its workers at once, as one of them may wait for storage for ever.
+        with _no_interrupt(signal.SIGINT):
             tally.stop()
             pool.shutdown(cancel_futures=True)
         _here.clear()
@@ -142,15 +143,15 @@ def shared_lock() -> "Lock | None":
 
 
 @contextmanager
-def _no_interrupt() -> Iterator[None]:
-    """Block signals while children start or end.
+def _no_interrupt(*signals: signal.Signals) -> Iterator[None]:
+    """Block signals (default: all that end a command) while children start or end.
 
     Ctrl-C reaches the whole foreground group, also a child that does not ignore it yet. Python takes a thread for ended
     if a signal breaks off the wait for its end; it would then wait for children that this thread has not told to end.
 
     A child inherits the blocked signals. In this process they are only delayed.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals or _ENDS)
     try:
         yield
     finally:
