@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from redoxfs.arrays import is_in
 from redoxfs.dataset.class_trees import place_of
 from redoxfs.dataset.errors import show
-from redoxfs.dataset.samples import ARRAYS
+from redoxfs.dataset.samples import ARRAYS, DATA_EXTENSIONS
 from redoxfs.dataset.scan import read_small
 from redoxfs.dataset.scene import STEM, Against, Doubt, Scene
 from redoxfs.dataset.splits import is_split_word
@@ -41,10 +41,13 @@ ABOUT_STEMS = frozenset(
     b" makefile".split()
 )
 ABOUT_EXTENSIONS = frozenset((b"", b".txt", b".md", b".rst"))
-# Documents, programs and archives: harmless unless they are named for labels.
+# Documents, programs and archives: harmless unless they are named for labels or after a sample.
 OTHER_EXTENSIONS = frozenset(
-    b".md .rst .html .htm .pdf .doc .docx .rtf .py .pyc .sh .ipynb .log .zip .tar .tgz .rar .7z".split()
-) | frozenset(b".css .js .bib .cff .md5 .sha1 .sha256 .aria2 .torrent".split())
+    b".md .rst .html .htm .pdf .doc .docx .rtf .py .pyc .sh .ipynb .log .zip .tar .tgz .rar .7z .css .js .bib"
+    b" .cff".split()
+)
+# Of one file, whatever that is: sums, and what downloads leave.
+OF_A_FILE = frozenset(b".md5 .sha1 .sha256 .aria2 .torrent".split())
 # Files that desktops leave behind (_DS_Store on hosts that allow no leading dot), the sample answers of a competition,
 # whose labels are made up, and the readme of a Roboflow export.
 LITTER = frozenset(
@@ -190,4 +193,7 @@ def _is_harmless(name: bytes) -> bool:
     if extension in COMPRESSED and extension != b".zip":
         # One packed file: answers.tab.gz is as unknown as answers.tab.
         return _parts(stem)[1] == b".tar"
-    return _is_about(name) or extension == b".zip" or extension in OTHER_EXTENSIONS
+    if _is_about(name) or extension in OF_A_FILE:
+        return True
+    # 7.jpg.md is about 7.jpg.
+    return extension in OTHER_EXTENSIONS and _parts(stem)[1] not in DATA_EXTENSIONS
