@@ -106,9 +106,12 @@ def test_files_of_many_samples_are_told_apart_from_samples_of_an_unknown_kind(tm
     what = "data/0.arrow holds many samples, and redoxfs helps only where each has a file of its own"
     assert line == f"not redirecting: {what}"
     assert fitting(line) == {}
-    make(tmp_path, *(f"reviews/{number}.txt" for number in range(200)))
+    make(tmp_path, "mnist-train.tfrecord-00000-of-00001")
+    (tmp_path / "mnist-train.tfrecord-00000-of-00001").write_bytes(bytes(2000))
+    assert "mnist-train.tfrecord-00000-of-00001 holds many samples" in catalog(tmp_path).verdict.line
+    make(tmp_path, *(f"reviews/{number}.txt" for number in range(300)))
     line = catalog(tmp_path).verdict.line
-    assert "none of 203 files (reviews/0.txt, …) counts as a sample; to select the samples: --samples GLOB" in line
+    assert "none of 304 files (reviews/0.txt, …) counts as a sample; to select the samples: --samples GLOB" in line
 
 
 def test_a_source_named_like_half_of_a_pair_is_refused(tmp_path: Path) -> None:

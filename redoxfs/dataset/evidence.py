@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
+from os.path import splitext
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,7 +165,8 @@ def no_samples(scene: Scene) -> Doubt | None:
     # Of the kind that has most of the data: a .json lies beside anything.
     kind = np.bincount(tree.extension[files], weights=tree.size[files]).argmax()
     example = int(files[np.argmax(tree.extension[files] == kind)])
-    if tree.extensions[kind] in OF_MANY_SAMPLES:
+    # Shards may be .tfrecord-00000-of-00010.
+    if splitext(tree.name(example).lower())[1].partition(b"-")[0] in OF_MANY_SAMPLES:
         what = "holds many samples, and redoxfs helps only where each has a file of its own"
         return Doubt(f"{scene.path(example)} {what}", Against.TABLE)
     return Doubt(
