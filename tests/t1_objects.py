@@ -615,6 +615,8 @@ def test_an_answer_of_no_use_is_not_called_a_broken_connection(
         ("AWS_ENDPOINT_URL", "127.0.0.1:9000", "is no address of a server; write https://HOST or http://HOST:PORT"),
         ("AWS_ENDPOINT_URL", "ftp://127.0.0.1", "is no address of a server; write https://HOST or http://HOST:PORT"),
         ("AWS_ENDPOINT_URL", "http://a b", "is no address of a server; write https://HOST or http://HOST:PORT"),
+        ("AWS_ENDPOINT_URL", "http://ä.example", "is no address of a server; write https://HOST or http://HOST:PORT"),
+        ("AWS_ENDPOINT_URL", "HTTP://example", "is no address of a server; write https://HOST or http://HOST:PORT"),
         ("AWS_ENDPOINT_URL", "https://[b", "is no address of a server; write https://HOST or http://HOST:PORT"),
         ("AWS_ACCESS_KEY_ID", "key\r\n", "has a line break or another control character in it"),
         ("AWS_SESSION_TOKEN", "tok\nen", "has a line break or another control character in it"),
