@@ -75,3 +75,32 @@ def test_a_command_waits_for_its_children_where_its_parent_ignores_the_ends_of_c
     command = [sys.executable, "-c", asked, sys.executable, "-m", "redoxfs", "status", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert f"{tmp_path}: no redoxfs mount is there" in done.stderr
+
+
+ENDED = """
+import os, signal, sys
+from functools import partial
+from redoxfs.launch.deadline import Child, run_in_child
+
+def work():
+    print(os.getpid(), flush=True)
+    signal.pause()
+
+run_in_child(work, 600) if sys.argv[1] == "one" else Child().call(partial(work), 600)
+"""
+
+
+@pytest.mark.parametrize("calls", ["one", "several"])
+def test_a_call_that_hangs_ends_with_a_command_that_is_killed(calls: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", ENDED, calls], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        child = process.stdout.readline()
+        process.kill()
+        try:
+            # A child that stays holds the pipe open.
+            told, _ = process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.kill(int(child), signal.SIGKILL)
+            raise
+    assert child
+    assert told == b""

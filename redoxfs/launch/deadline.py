@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from redoxfs.launch.forks import forked
+from redoxfs.linux.parent import signal_at_the_parents_end
 
 MOST_BYTES = 32 << 20
 """Of a file that a daemon serves, which may be somebody else's: statistics of a thousand nodes have a tenth of it."""
@@ -110,6 +111,7 @@ def _make_calls(theirs: socket.socket) -> int:
     """Until nobody is left who asks."""
     import pickle
 
+    signal_at_the_parents_end(signal.SIGKILL)
     with theirs.makefile("rwb") as asked:
         while True:
             try:
@@ -204,6 +206,8 @@ def call_in_child(call: Callable[[], Result], timeout_s: float, *errors: type[Ex
 
 
 def _answer(call: Callable[[], bytes], write_end: int) -> int:
+    # A call that hangs would outlive a command that is killed.
+    signal_at_the_parents_end(signal.SIGKILL)
     try:
         reply = _ANSWER + call()
     except OSError as failure:
