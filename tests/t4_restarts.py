@@ -19,7 +19,7 @@ CLASSES = 4
 LARGEST_BYTES = 20_000
 READERS = 8
 KILLS = 3
-FIRST_SEED = 5
+FIRST_SEED = 95
 """With it and the next three, three of the daemons die while they start."""
 RESTARTS = 2
 CASES = [
