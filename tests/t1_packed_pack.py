@@ -396,6 +396,8 @@ def test_sigterm_ends_a_command_that_waits_for_workers_after_ctrl_c(tmp_path: Pa
     """A worker may wait for storage that never answers."""
 
     def work() -> int:
+        # As the command takes it.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         for _ in each_shard(Work(Path, str(tmp_path), end_the_parent_and_hang), [0, 1], 2, first):
             pass
         return 0

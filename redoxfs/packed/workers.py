@@ -124,8 +124,8 @@ def each_shard(
     except BrokenProcessPool:
         raise WorkerEndedError(processes) from None
     finally:
-        # Another signal ends this process and its workers at once, as one of them may wait for storage for ever.
-        with _no_interrupt(signal.SIGINT):
+        # A further SIGTERM ends this process and its workers at once, as one of them may wait for storage for ever.
+        with _no_interrupt(signal.SIGINT), _ending(signal.SIGTERM, signal.SIGHUP):
             tally.stop()
             pool.shutdown(cancel_futures=True)
         _here.clear()
@@ -140,6 +140,19 @@ def shared_lock() -> "Lock | None":
     except (ImportError, OSError):
         # Python was built without sem_open; it is not allowed; or /dev/shm is not there, full, or not to be written.
         return None
+
+
+@contextmanager
+def _ending(*signals: signal.Signals) -> Iterator[None]:
+    """Let signals end this process, but for those that it ignores."""
+    before = {number: signal.getsignal(number) for number in signals}
+    for number, handler in before.items():
+        signal.signal(number, signal.SIG_IGN if handler is signal.SIG_IGN else signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
