@@ -432,12 +432,12 @@ def test_a_recorder_of_one_of_two_nodes_goes_on_in_the_lap(tmp_path: Path, had: 
     own = np.flatnonzero(plan.policy.home_of == 0).tolist()
     for sample in own[:had]:
         plan.policy.request(sample)
-    node = SimpleNamespace(given=had, plan=plan, opens_of_files=[])
-    recorder = Recorder(cast(Node, node), catalog, lambda: stats(node.given))
+    node = SimpleNamespace(turns_of_readers=had, plan=plan, opens_of_files=[])
+    recorder = Recorder(cast(Node, node), catalog, lambda: stats(node.turns_of_readers))
     recorder.start()
     for sample in own[had % 50 :]:
         node.note_served(sample)
-        node.given += 1
+        node.turns_of_readers += 1
     (ended,) = read(json.loads(trio.run(recorder.text))).laps
     assert (ended.first, ended.last, ended.whole) == (lap, lap, whole)
 

@@ -170,11 +170,11 @@ class Recorder:
         self._turns = node.turns_of_readers
         nodes = node.plan.nodes
         turns: npt.NDArray[Any] = np.zeros(len(self._trees))
-        if node.given and nodes == 1:
+        if self._turns and nodes == 1:
             state, samples = node.turns(), np.arange(len(catalog.class_of))
             of_sample = node.plan.policy.laps(samples) - 1 + np.unpackbits(state.had, count=len(samples))
             turns = np.bincount(self._tree_of_all(samples), weights=of_sample, minlength=len(self._trees))
-        elif node.given:
+        elif self._turns:
             turns = np.array([(lap - 1) * samples / nodes + had for lap, had, samples in node.plan.policy.tree_laps()])
         for tree in range(len(self._samples_of_tree)):
             began = turns[tree] == 0
