@@ -146,6 +146,45 @@ def parts_of_chunks(cells: Int32, parts: Sequence[int]) -> Int8:
     return part_of
 
 
+class DrawnPool:
+    """Samples in random order in chunks, each of a random class and size, and each chunk at a random node.
+
+    ``class_of``  int32[S];  ``part_of``: int8[S], the node that has each sample;  ``cells``: int32[chunks, CHUNK_SIZE]
+    ``sizes``     int64[S], from 1 to ``largest``
+    ``reads_alone``  nodes can read the samples of others
+    """
+
+    made: type[LocalFirst]
+    retained: float
+    remote_memory_bytes: int
+    exchange: float
+    reads_alone: bool
+
+    def draw(self, seed: int, *, nodes: int, samples: int, classes: int, largest: int) -> None:
+        draw = random.Random(seed)
+        self.class_of = np.array([draw.randrange(classes) for _ in range(samples)], np.int32)
+        self.cells = random_cells(draw, samples)
+        self.part_of = parts_of_chunks(self.cells, [draw.randrange(nodes) for _ in self.cells])
+        self.sizes = np.array([draw.randint(1, largest) for _ in range(samples)], np.int64)
+
+    def pool_of(self, node: int, nodes: int, *, resident: int, seed: int) -> LocalFirst:
+        return pool_node(
+            node,
+            nodes,
+            cells=self.cells,
+            class_of=self.class_of,
+            part_of=self.part_of,
+            sample_bytes=self.sizes,
+            resident=resident,
+            retained=self.retained,
+            remote_memory_bytes=self.remote_memory_bytes,
+            exchange=self.exchange,
+            seed=seed,
+            reads_alone=self.reads_alone,
+            made=self.made,
+        )
+
+
 class ByLaps(LocalFirst):
     """Laps alone decide: nothing is held back, whatever its readers open. So no sample comes twice in a lap."""
 

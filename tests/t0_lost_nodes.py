@@ -12,7 +12,16 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import CHUNK_SIZE, ByLaps, Letter, Network, Worker, answered, parts_of_chunks, pool_node, random_cells
+from networks import (
+    CHUNK_SIZE,
+    ByLaps,
+    DrawnPool,
+    Letter,
+    Network,
+    Worker,
+    answered,
+    pool_node,
+)
 from watched import Watched
 
 from redoxfs.protocol import (
@@ -450,12 +459,8 @@ class Bytes:
     came: set[int] = field(default_factory=set)
 
 
-class PoolNodes(FailingNodes[LocalFirst]):
-    """Nodes that each have a pool of their part of the samples.
-
-    ``class_of``  int32[S];  ``part_of``: int8[S], the node that has each sample;  ``count``: of nodes
-    ``largest``   the size of the largest sample;  ``reads_alone``: nodes can read the samples of others
-    """
+class PoolNodes(DrawnPool, FailingNodes[LocalFirst]):
+    """Nodes that each have a pool of their part of the samples. ``count``: of nodes."""
 
     late_answers = True
     made: type[LocalFirst] = LocalFirst
@@ -472,30 +477,12 @@ class PoolNodes(FailingNodes[LocalFirst]):
         reads_alone: bool = False,
         **others: Any,
     ) -> None:
-        draw = random.Random(seed)
-        self.class_of = np.array([draw.randrange(classes) for _ in range(samples)], np.int32)
-        self.cells = random_cells(draw, samples)
-        self.part_of = parts_of_chunks(self.cells, [draw.randrange(nodes) for _ in self.cells])
-        self.sizes = np.array([draw.randint(1, self.largest) for _ in range(samples)], np.int64)
+        self.draw(seed, nodes=nodes, samples=samples, classes=classes, largest=self.largest)
         self.count, self.exchange, self.reads_alone = nodes, exchange, reads_alone
         super().__init__(seed, nodes=nodes, samples=samples, **others)
 
     def new_node(self, number: int, start: int) -> LocalFirst:
-        return pool_node(
-            number,
-            self.count,
-            cells=self.cells,
-            class_of=self.class_of,
-            part_of=self.part_of,
-            sample_bytes=self.sizes,
-            resident=self.resident,
-            retained=self.retained,
-            remote_memory_bytes=self.remote_memory_bytes,
-            exchange=self.exchange,
-            seed=self.seed + number + 10 * start,
-            reads_alone=self.reads_alone,
-            made=self.made,
-        )
+        return self.pool_of(number, self.count, resident=self.resident, seed=self.seed + number + 10 * start)
 
     def rejoin(self, number: int) -> None:
         begun = [

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from jobs import READS, Habits, Job, Station, Thread, assert_same_state, saved
-from networks import CHUNK_SIZE, ByLaps, parts_of_chunks, pool_node, random_cells
+from networks import CHUNK_SIZE, ByLaps, DrawnPool, pool_node
 from watched import Watched
 
 from redoxfs.protocol import (
@@ -45,7 +45,7 @@ from redoxfs.protocol import (
 slow = pytest.mark.slow
 
 
-class PoolJob(Job):
+class PoolJob(DrawnPool, Job):
     """The pool on several nodes. No sample has its next turn before all others of its class had theirs."""
 
     made: type[LocalFirst] = ByLaps
@@ -63,32 +63,14 @@ class PoolJob(Job):
         reads_alone: bool = False,
         habits: Habits = READS,
     ) -> None:
-        draw = random.Random(seed)
+        self.draw(seed, nodes=nodes, samples=samples, classes=classes, largest=3)
         self.retained = retained
-        self.class_of = np.array([draw.randrange(classes) for _ in range(samples)], np.int32)
         self.of_class = [np.flatnonzero(self.class_of == cls).tolist() for cls in range(classes)]
-        self.cells = random_cells(draw, samples)
-        self.part_of = parts_of_chunks(self.cells, [draw.randrange(nodes) for _ in self.cells])
-        self.sizes = np.array([draw.randint(1, 3) for _ in range(samples)], np.int64)
         self.remote_memory_bytes, self.exchange, self.reads_alone = remote_memory_bytes, exchange, reads_alone
         super().__init__(seed, nodes=nodes, samples=samples, habits=habits)
 
     def policy(self, number: int, seed: int) -> LocalFirst:
-        return pool_node(
-            number,
-            self.nodes,
-            cells=self.cells,
-            class_of=self.class_of,
-            part_of=self.part_of,
-            sample_bytes=self.sizes,
-            resident=self.random.choice([1, 5]),
-            retained=self.retained,
-            remote_memory_bytes=self.remote_memory_bytes,
-            exchange=self.exchange,
-            seed=seed,
-            reads_alone=self.reads_alone,
-            made=self.made,
-        )
+        return self.pool_of(number, self.nodes, resident=self.random.choice([1, 5]), seed=seed)
 
     def turn(self, path: int, sample: int) -> None:
         super().turn(path, sample)
