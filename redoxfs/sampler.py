@@ -92,7 +92,7 @@ class Draws:
         # A request is kept until its answer was read, so that an error or a signal meanwhile loses no block.
         self._request: bytes | None = None
         self._answering: socket.socket | None = None
-        # Where the last request was read. To look for it takes the mount table, and longer than the request.
+        # The socket that read the last request. To find it takes longer than a request, as the mount table is read.
         self._control: pathlib.Path | None = None
 
     def __getstate__(self) -> tuple[PathStatus, _Known]:

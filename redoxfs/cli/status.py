@@ -49,8 +49,8 @@ def run(options: "StatusOptions") -> int:
 def read_stats(asked: str, timeout_s: float) -> tuple[Path, bytes, bool]:
     """The mountpoint of the mount at a path, and its stats.json. Raises DaemonError, MountpointError.
 
-    A path may also be the socket that `redoxfs serve` received its mount from, as the last value says: that mount need
-    not be visible here.
+    A path may also be the socket that `redoxfs serve` received its mount from; then the last value is True. That mount
+    need not be visible here.
     """
     found = path_status(asked, timeout_s)
     if stat.S_ISSOCK(found.seen.mode):

@@ -32,7 +32,7 @@ class Against(Flag):
     DIR = auto()
     ANY = auto()
     SAMPLER = auto()
-    TABLE = auto()  # none fits
+    TABLE = auto()  # there is nothing that any option could redirect
 
 
 @dataclass(frozen=True, slots=True)

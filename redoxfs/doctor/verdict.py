@@ -141,8 +141,8 @@ def _redirects_nothing(stats: Mapping[str, Any]) -> Result | None:
 def fitting(why: str) -> dict[str, str | None]:
     """The options to choose where a verdict says ``why`` nothing is redirected: those that it offers on a condition
     which a person can check; else a sampler, which never gives a wrong label. Never --classes any: that the data has no
-    labels is what nobody can see. None where a table alone would be taken, which a person has to write first, or
-    nothing helps."""
+    labels is what nobody can see. None where only a table would do, which a person has to write first, and where
+    nothing would."""
     if _OFFERED_STEM.search(why):
         return {"groups": "stem", "classes": "dir"}
     if _OFFERED_DIR.search(why):

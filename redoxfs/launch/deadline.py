@@ -49,7 +49,7 @@ class Look:
 class Child:
     """A child that makes calls one after the other. It is forked for the first, and anew after one that hung.
 
-    A call gets there as a pickle: a function of a module, and what it is called with. It leaves its process as it was.
+    A call is pickled, so it is a `partial` of a function of a module. It must leave the child as it was.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Child:
                 result, error = pickle.load(answer)
         except (OSError, EOFError, pickle.UnpicklingError) as failure:
             self.end()
-            # Without a timeout: it was killed.
+            # Without a timeout, the child was killed.
             number = errno.ETIMEDOUT if isinstance(failure, TimeoutError) else errno.EIO
             raise OSError(number, os.strerror(number)) from None
         if error is not None:

@@ -136,7 +136,7 @@ class PendingTurns:
         Returns False where that is not possible.
         """
         sharing = self._node.plan.sharing
-        if sharing is None or not sharing.reads_alone:
+        if sharing is None or not sharing.decides_alone:
             return False
         self._policy.cancel(undecided.ticket)
         del self._waiting[undecided.ticket]

@@ -82,13 +82,13 @@ class Sharing:
     """The part of a plan that is about other nodes.
 
     ``policy``       the plan's policy
-    ``reads_alone``  if no node answers in time, this node reads the requested sample itself
+    ``decides_alone``  if no node answers in time, this node reads the requested sample itself
     ``lies_at``      int8[S], the only node that can read each sample; None where storage is shared
     """
 
     share: Share
     policy: SharedServingPolicy
-    reads_alone: bool
+    decides_alone: bool
     lies_at: npt.NDArray[np.int8] | None = None
 
     @property
@@ -169,7 +169,7 @@ def plan_slot(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             remote_memory_bytes=share.memory_bytes,
             window=share.window,
         )
-        sharing = Sharing(share, node, reads_alone=share.shared_storage)
+        sharing = Sharing(share, node, decides_alone=share.shared_storage)
         first, units = first[share.node :: nodes], units[share.node :: nodes]
     policy.count_laps(*_trees(catalog))
     return Plan(
@@ -397,7 +397,7 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             reads_alone=share.shared_storage,
         )
         lies_at = None if share.shared_storage else part_of
-        sharing = Sharing(share, node, reads_alone=False, lies_at=lies_at)
+        sharing = Sharing(share, node, decides_alone=False, lies_at=lies_at)
     policy.count_laps(*_trees(catalog))
     units, lapping = np.unique(class_of, return_index=True)
     return Plan(

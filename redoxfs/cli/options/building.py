@@ -1,6 +1,6 @@
 """How one value of options is made of many values, and the other way around.
 
-`dataclasses` is not imported, as `redoxfs --version` has no options, and waits for nothing that takes longer.
+This module does without `dataclasses`, whose import `redoxfs --version` would wait for.
 """
 
 from collections.abc import Iterable, Mapping

@@ -159,7 +159,9 @@ class Messages:
         self._changed(self._policy.lost(node))
         alone = self._policy.classes_alone()
         if alone:
-            log.warning("classes whose samples are all at lost nodes: %d; an open of one reads the very file", alone)
+            log.warning(
+                "classes whose samples are all at lost nodes: %d; each of their opens reads the file it names", alone
+            )
 
     def found(self, node: int) -> None:
         self._changed(self._policy.found(node))

@@ -281,7 +281,7 @@ class HomePasses:
         is_of_run = np.zeros(len(own), np.bool_)
         for node in np.flatnonzero(np.bincount(whose)).tolist():
             of_node = whose == node
-            # A message that was overtaken has an earlier open. It stays as it is: what it is raised to may leave again.
+            # A message that was overtaken has an earlier open. The log keeps that: what overtook it may leave again.
             is_of_run[of_node] = np.maximum.accumulate(turns[of_node]) > tree.log_of(node).since
         entries = np.stack([own, turns, self.left_array[own]], axis=1).astype(np.int32)
         return entries[is_of_run], whose[is_of_run]
@@ -368,7 +368,7 @@ class HomePasses:
         ]
         nodes, log = [], []
         for number, tree in enumerate(self.trees):
-            # An empty log and none are alike, as a look makes one: neither has a row, and the order is the nodes'.
+            # A look makes an empty log, so neither that nor its place among the others is told.
             logs = sorted(tree.logs.items())
             nodes += [(number, node, each.since) for node, each in logs if each.since]
             if tree.holds:
