@@ -601,17 +601,18 @@ class Pools(PoolNodes):
         loaded = {sample for load in handled.loads for sample in load.samples}
         memory.slots |= loaded.difference(samples)
         for sample in samples:
-            if sample in handled.kept:
+            # One that was in memory, or taken from a peer, may also have been loaded for its next lap.
+            is_in_slot = sample in handled.kept or (
+                sample in loaded and self.processes[message.home].node._policy.is_resident(sample)
+            )
+            if is_in_slot:
                 memory.slots.add(sample)
             if sample in handled.preempted:
                 self.revoke(message.home, sample)
             # A sample that was taken or is reserved may also be in a slot, for the next lap.
             elif sample in self.taken:
                 memory.came.discard(sample)
-            elif sample in loaded and self.processes[message.home].node._policy.is_resident(sample):
-                # It was in memory, left, and was loaded for its next lap.
-                memory.slots.add(sample)
-            elif sample not in handled.kept:
+            elif not is_in_slot:
                 memory.slots.discard(sample)
 
     def check_loads(self, number: int, loads: Sequence[Load]) -> None:
