@@ -100,6 +100,12 @@ def test_an_unknown_argument_names_the_verb(line: str, words: str) -> None:
     assert str(refused.value) == f"unrecognized arguments: {words}"
 
 
+def test_templates_of_groups_are_written_in_one_option() -> None:
+    assert mount("/data --groups a/{key}.jpg,b/{key}.png").dataset.groups == "a/{key}.jpg,b/{key}.png"
+    with pytest.raises(UsageError, match="--groups is given twice: write all templates in one, with commas"):
+        mount("/data --groups a/{key}.jpg --groups b/{key}.png")
+
+
 def test_an_automatic_chunk_size_is_chosen_later() -> None:
     assert mount("/data --chunk-size auto").dataset.chunk_size is None
 

@@ -109,6 +109,21 @@ class HelpAll(argparse.Action):
         parser.exit()
 
 
+class Once(argparse.Action):
+    """An option that may look as if it could be repeated. A second value would replace the first in silence."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest, None) is not None:
+            parser.error(f"{option_string} is given twice: write all templates in one, with commas between them")
+        setattr(namespace, self.dest, values)
+
+
 Verbs = argparse._SubParsersAction  # its type argument exists for type checkers alone
 
 

@@ -3,7 +3,7 @@
 import argparse
 
 from redoxfs.cli import values
-from redoxfs.cli.parser import Parser
+from redoxfs.cli.parser import Once, Parser
 from redoxfs.launch.defaults import ARCHIVE_LAYOUTS, DEFAULT_TIMEOUT_S
 
 
@@ -42,6 +42,7 @@ def add_files(verb: "argparse._ActionsContainer") -> None:
     verb.add_argument(
         "--groups",
         metavar="HOW",
+        action=Once,
         help="files of a sample: stem, wds, a/{key}.jpg,b/{key}.png",
     )
 
