@@ -529,6 +529,8 @@ def test_the_folder_of_the_paths_is_not_looked_for_among_many(tmp_path: Path) ->
             " one split",
         ),
         ("path,class\ntrain/1.jpg,cat\ntrain/9.jpg,cat\n", 3, "no such file in the source: train/9.jpg"),
+        ("path,class\ntrain/1,cat\n", 2, "; train/1.jpg is there: write each path with its suffix"),
+        ("path,class\n3,cat\n", 2, "; val/3.jpg is there: write each path with its suffix"),
         ("path,class\n/train/1.jpg,cat\n", 2, "paths are relative to the source"),
         ("path,class\ntrain/1.jpg/x,cat\n", 2, "no such file"),
         ("path,class\n../root/train/1.jpg,cat\n", 2, "no such file"),

@@ -117,7 +117,7 @@ def read_table(tree: Tree, where: str) -> Table:
         if entry < 0:
             raise ClassesError(
                 f"{where}, line {number}: no such file in the source: {show_text(path)}; paths are relative to the"
-                f" source{finder.or_a_folder()}"
+                f" source{finder.or_a_folder()}{finder.with_suffix(folder + name)}"
             )
         if not tree.is_file(entry):
             kind = "directory" if tree.is_dir(entry) else "symlink"
@@ -303,12 +303,17 @@ class _Finder:
         self._held = 0
 
     def find(self, path: bytes) -> int:
+        at, names, children = self._place(path)
+        return children[at] if at < len(names) and names[at] == path.rpartition(b"/")[2] else -1
+
+    def _place(self, path: bytes) -> tuple[int, list[bytes], range]:
+        """Where ``path`` belongs among the sorted names of its directory; those, and their entries. None without it."""
         above, _, name = path.rpartition(b"/")
         directory = self._directories.get(above)
         if directory is None:
             directory = self._directories[above] = self._tree.find(above) if not above.startswith(b"/") else -1
         if directory < 0 or path.startswith(b"/") or name in (b"", b"."):
-            return -1
+            return 0, [], range(0)
         children = self._tree.children_of(directory)
         names = self._names.get(directory)
         if names is None:
@@ -317,11 +322,17 @@ class _Finder:
                 self._held = 0
             names = self._names[directory] = self._tree.names_of(children)
             self._held += len(names)
-        at = bisect_left(names, name)
-        return children[at] if at < len(names) and names[at] == name else -1
+        return bisect_left(names, name), names, children
 
     def _folders(self) -> list[int]:
         return np.flatnonzero(self._tree.kind_mask(stat.S_IFDIR)).tolist()[1:]
+
+    def _starts(self, path: bytes) -> list[bytes]:
+        """The folders that the first row's path may be relative to, each with a slash."""
+        folders = self._folders()
+        if path.startswith(b"/") or len(folders) > FOLDERS_MAX:
+            return []
+        return [self._tree.path(each) + b"/" for each in folders]
 
     def or_a_folder(self) -> str:
         """What else paths may be relative to, for an error."""
@@ -329,13 +340,18 @@ class _Finder:
             return f"; for the one folder that has the first, redoxfs looks among {FOLDERS_MAX:,} folders at most"
         return ", or to the one folder that has the first"
 
+    def with_suffix(self, path: bytes) -> str:
+        """For an error: that ``path`` and a suffix is there, in the source or in a folder of it; else nothing."""
+        for start in [b"", *self._starts(path)]:
+            at, names, _ = self._place(start + path)
+            if at < len(names) and names[at].startswith(path.rpartition(b"/")[2] + b"."):
+                there = start + path + names[at][len(path.rpartition(b"/")[2]) :]
+                return f"; {show(there)} is there: write each path with its suffix"
+        return ""
+
     def only_folder(self, path: bytes) -> tuple[bytes, int]:
         """The only folder below the source with ``path`` in it, with a slash, and the entry; (b"", -1) if not one."""
-        tree, folders = self._tree, self._folders()
-        if path.startswith(b"/") or len(folders) > FOLDERS_MAX:
-            return b"", -1
-        starts = [tree.path(each) + b"/" for each in folders]
-        found = [(start, entry) for start in starts if (entry := self.find(start + path)) >= 0]
+        found = [(start, entry) for start in self._starts(path) if (entry := self.find(start + path)) >= 0]
         return found[0] if len(found) == 1 else (b"", -1)
 
 
