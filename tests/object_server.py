@@ -139,11 +139,14 @@ class _Handler(BaseHTTPRequestHandler):
         sent = 0
         try:
             fault = self.of.fault(self.command, self.path)
-            if fault is not None and fault.isdigit():
+            if fault is not None and fault[:3].isdigit():
+                status, _, code = fault.partition(" ")
+                body = f"<Error><Code>{code}</Code></Error>".encode() if code else b""
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                self.send_response(int(fault))
-                self.send_header("Content-Length", "0")
+                self.send_response(int(status))
+                self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
+                self.wfile.write(body)
                 return
             if fault == SILENT:
                 self.of.released.wait(2 * PATIENCE_S)

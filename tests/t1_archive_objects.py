@@ -300,7 +300,7 @@ def listing(server: Server, monkeypatch: pytest.MonkeyPatch, *names: str) -> Cli
     return Client(parse_address("s3://bucket/p"), deadline_s=PATIENCE_S)
 
 
-@pytest.mark.parametrize("fault", [STATUS_503, "429", CUT_SHORT])
+@pytest.mark.parametrize("fault", [STATUS_503, "429", "400 RequestTimeout", CUT_SHORT])
 def test_a_list_that_a_store_refuses_for_a_while_is_asked_for_again(
     server: Server, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:

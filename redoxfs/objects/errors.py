@@ -91,7 +91,7 @@ def described(error: BaseException, where: str) -> ObjectError:
             return ObjectError(
                 errno.EINVAL, f"{where}: is elsewhere{shown}; is the region right (AWS_REGION)?", lasts=True
             )
-        if number in _LASTING:
+        if number in _LASTING and (code is None or code[1] != "RequestTimeout"):
             return ObjectError(_LASTING[number], f"{where}: the server refuses{shown}", lasts=True)
         return ObjectError(errno.EIO, f"{where}: the server fails{shown}", lasts=False)
     if "BadScheme" in text:
