@@ -16,7 +16,7 @@
  * with "cached" it keeps them. Names and attributes are cached and have no delay; with "names" they are not cached, and
  * each lookup, each stat, each open of a directory and each piece of its listing is delayed, as when a dataset is
  * scanned for the first time. The extended attribute user.read of the store's root has how many opens and reads were
- * requests of their own, and how many bytes were read: two numbers.
+ * requests of their own, how many bytes were read, and how many were in service at once at most: three numbers.
  *
  * One thread serves all requests and wakes only when one arrives or is due. A thread for each request would take the
  * processor from the programs that the store is to slow down. While the source itself has to be read from a disk, other
@@ -91,7 +91,7 @@ static long at_once; /* requests in service; 0: any number */
 static double ns_per_byte;
 static int delays_names, keeps_pages;
 static struct queue held = {NULL, &held.first}, delayed = {NULL, &delayed.first}, moving = {NULL, &moving.first};
-static long in_service;
+static long in_service, most_in_service;
 static int64_t all_moved_ns; /* when the bytes of all in `moving` have come */
 static unsigned long long requests, bytes_read;
 
@@ -198,7 +198,8 @@ static void start(struct waiting *waiting, int64_t from_ns) {
         push(&held, waiting);
         return;
     }
-    in_service++;
+    if (++in_service > most_in_service)
+        most_in_service = in_service;
     waiting->due_ns = from_ns + delay_ns;
     push(&delayed, waiting);
 }
@@ -446,8 +447,8 @@ static void do_release(fuse_req_t request, fuse_ino_t inode, struct fuse_file_in
 }
 
 static void do_getxattr(fuse_req_t request, fuse_ino_t inode, const char *name, size_t size) {
-    char told[64];
-    int length = snprintf(told, sizeof told, "%llu %llu", requests, bytes_read);
+    char told[80];
+    int length = snprintf(told, sizeof told, "%llu %llu %ld", requests, bytes_read, most_in_service);
     if (inode != FUSE_ROOT_ID || strcmp(name, "user.read"))
         fuse_reply_err(request, ENODATA);
     else if (!size)

@@ -79,7 +79,7 @@ PROFILES = {
 
 def store_read(mountpoint: Path) -> tuple[int, int]:
     """How many requests slow_store.c had at ``mountpoint``, and how many bytes it read."""
-    requests, read = os.getxattr(mountpoint, "user.read").split()
+    requests, read, _ = os.getxattr(mountpoint, "user.read").split()
     return int(requests), int(read)
 
 
