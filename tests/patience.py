@@ -19,6 +19,10 @@ SLOWNESS = float(os.environ.get("REDOXFS_TEST_PATIENCE", "1"))
 PATIENCE_S = round(300 * SLOWNESS)
 """Much longer than any step takes on a busy machine; a test that reaches it has failed."""
 
+NEVER_S = 3 * SLOWNESS
+"""The limit of a command that waits for what never comes. It holds as well for what the command looks at before, which
+takes a part of a second on a busy machine."""
+
 PAUSE_S = 0.02
 """Between two looks, at first. Looks without a pause would slow the very process that they wait for."""
 

@@ -16,7 +16,7 @@ from typing import NoReturn
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from patience import PATIENCE_S
+from patience import NEVER_S, PATIENCE_S
 
 from redoxfs.cli import main
 from redoxfs.cli import mount as cli_mount
@@ -635,8 +635,8 @@ def test_status_of_a_socket_waits_for_an_answer_as_long_as_it_is_told(
         # The kernel takes connections for it, and nobody answers.
         stopped.bind(str(control_path(received)))
         stopped.listen()
-        assert main(["status", str(received), "--timeout", "0.1"]) == 1
-    assert capfd.readouterr().err == f"redoxfs: {received}: the daemon did not answer within 0.1 s\n"
+        assert main(["status", str(received), "--timeout", f"{NEVER_S:g}"]) == 1
+    assert capfd.readouterr().err == f"redoxfs: {received}: the daemon did not answer within {NEVER_S:g} s\n"
 
 
 def test_another_users_runtime_folder_is_not_trusted(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,14 @@ import struct
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from math import log2
 from pathlib import Path
 
 import pytest
 from machine import OTHERS_CLEARED, PATIENCE_S, Machine, has_ended, mount_at
+from patience import NEVER_S
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="bind mounts and mount namespaces need root")
 
@@ -232,9 +234,9 @@ def test_no_command_hangs_with_a_hung_daemon(machine: Machine, source: Path) -> 
     pid = machine.pid(machine.mnt)
     os.kill(pid, signal.SIGSTOP)
     try:
-        # A stopped daemon answers within no limit, so none is too short. What mounts knows the mount from the table.
-        assert "did not answer" in machine.refused(1, "status", machine.mnt, "--timeout", "0.5")
-        machine.refused(4, "mount", source, machine.mnt, "--timeout", "0.5")
+        # What mounts knows the mount from the table.
+        assert "did not answer" in machine.refused(1, "status", machine.mnt, "--timeout", str(NEVER_S))
+        machine.refused(4, "mount", source, machine.mnt, "--timeout", str(NEVER_S))
     finally:
         os.kill(pid, signal.SIGCONT)
     machine.kill(signal.SIGTERM, machine.mnt)
@@ -248,22 +250,22 @@ def test_a_command_waits_for_an_answer_as_long_as_it_is_told(machine: Machine, s
     machine.ok("state", "save", machine.mnt, state)
     order.write_text(str(next(source.glob("train/*/*.jpg")).relative_to(source)))
     pid = machine.pid(machine.mnt)
+    commands: list[tuple[str | Path, ...]] = [
+        ("nodes", machine.mnt),
+        ("trace", machine.mnt, order),
+        ("state", "save", machine.mnt, state),
+        ("state", "save", machine.mnt, state, "--less", "1"),
+        ("state", "load", machine.mnt, state),
+        ("restart", machine.mnt),
+        ("log-level", machine.mnt),
+    ]
     os.kill(pid, signal.SIGSTOP)
     try:
-        for verb, *words in (
-            ("nodes", machine.mnt),
-            ("trace", machine.mnt, order),
-            ("state save", machine.mnt, state),
-            ("state save", machine.mnt, state, "--less", "1"),
-            ("state load", machine.mnt, state),
-            ("restart", machine.mnt),
-            ("log-level", machine.mnt),
-        ):
-            done = machine.run(*verb.split(), *words, "--timeout", "0.2")
-            assert (done.returncode, done.stderr) == (
-                1,
-                f"redoxfs: {machine.mnt}: the daemon did not answer within 0.2 s\n",
-            )
+        with ThreadPoolExecutor(len(commands)) as pool:
+            # All wait at once.
+            done = [*pool.map(lambda words: machine.run(*words, "--timeout", str(NEVER_S)), commands)]
+        line = f"redoxfs: {machine.mnt}: the daemon did not answer within {NEVER_S:g} s\n"
+        assert [(each.returncode, each.stderr) for each in done] == [(1, line)] * len(commands)
     finally:
         os.kill(pid, signal.SIGCONT)
     machine.ok("umount", machine.mnt)
@@ -271,7 +273,10 @@ def test_a_command_waits_for_an_answer_as_long_as_it_is_told(machine: Machine, s
 
 @pytest.mark.parametrize(
     ("keeper", "code", "line"),
-    [("--keeper", 1, "its daemon has not ended within 0.2 s"), ("--no-keeper", 0, "its daemon did not report its pid")],
+    [
+        ("--keeper", 1, f"its daemon has not ended within {NEVER_S:g} s"),
+        ("--no-keeper", 0, "its daemon did not report its pid"),
+    ],
 )
 def test_a_hung_daemon_can_be_unmounted(machine: Machine, source: Path, keeper: str, code: int, line: str) -> None:
     """What asks it waits in the mount, and must be gone before that is unmounted."""
@@ -280,9 +285,8 @@ def test_a_hung_daemon_can_be_unmounted(machine: Machine, source: Path, keeper: 
     processes = machine.watched()
     os.kill(pid, signal.SIGSTOP)
     try:
-        # A stopped daemon neither answers nor ends within any limit, so these cannot be too short.
-        assert machine.run("status", machine.mnt, "--timeout", "0.2").returncode == 1
-        done = machine.run("umount", machine.mnt, "--timeout", "0.2")
+        assert machine.run("status", machine.mnt, "--timeout", str(NEVER_S)).returncode == 1
+        done = machine.run("umount", machine.mnt, "--timeout", str(NEVER_S))
         assert done.returncode == code
         assert line in done.stderr
         assert not machine.mounts()
