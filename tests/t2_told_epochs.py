@@ -172,6 +172,8 @@ def test_what_the_machine_says_of_processes() -> None:
     child = os.fork()
     if not child:
         os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert processes.has_ended(child), "nobody has waited for it"
     os.waitpid(child, 0)
     assert processes.has_ended(child)
     assert processes.born_s(child) == 0

@@ -5,7 +5,7 @@ import os
 import select
 import threading
 
-from redoxfs.linux.pids import STARTTIME, STATE, stat_of
+from redoxfs.linux.pids import ENDED, STARTTIME, STATE, stat_of
 
 _LOOK_MS = 20
 
@@ -44,4 +44,4 @@ def _began(pid: int) -> bytes | None:
         fields = stat_of(pid)
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields[STATE] in (b"Z", b"X") else fields[STARTTIME]
+    return None if fields[STATE] in ENDED else fields[STARTTIME]

@@ -13,6 +13,9 @@ _FIRST = "pid:[4026531836]"
 STATE, STARTTIME = 0, 19
 """Of the fields of `stat_of` (proc(5): fields 3 and 22, the latter in clock ticks since boot)."""
 
+ENDED = frozenset({b"Z", b"X"})
+"""States of a process that has ended, and that its parent has not waited for."""
+
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 

@@ -27,10 +27,11 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from redoxfs.linux.pids import born_s, exists, parent_of, process_of
+from redoxfs.linux.pids import ENDED, STATE, born_s, exists, parent_of, process_of, stat_of
 from redoxfs.node.control import CLIENT
 
 if TYPE_CHECKING:
@@ -50,8 +51,13 @@ class Processes:
     """What the machine says of processes by their numbers; 0 is one that cannot be seen from here."""
 
     def has_ended(self, process: int) -> bool:
-        """Not if that is not known."""
-        return process > 0 and not exists(process)
+        """Not if that is not known. A process that nobody has waited for has ended too: in a container without an init,
+        it stays in the list of processes."""
+        if process <= 0 or not exists(process):
+            return process > 0
+        with suppress(OSError, IndexError):
+            return stat_of(process)[STATE] in ENDED
+        return False
 
     def born_s(self, process: int) -> float:
         """In s since boot; 0 if it is not known."""
