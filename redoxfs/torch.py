@@ -340,11 +340,11 @@ def _files_of(data: Any) -> Files:
     if hasattr(data, "coco") and hasattr(data, "ids"):
         names = (data.coco.loadImgs(each)[0]["file_name"] for each in data.ids)
         return [os.path.join(data.root, name) for name in names]
-    for attribute in ("samples", "imgs"):
-        if isinstance(getattr(data, attribute, None), list):
-            return [each[0] for each in getattr(data, attribute)]
-    for attribute in ("images", "files", "paths"):
+    for attribute in ("samples", "imgs", "images", "files", "paths"):
         found = getattr(data, attribute, None)
+        if attribute in ("samples", "imgs") and isinstance(found, list):
+            # With a label, or without.
+            found = [each[0] if isinstance(each, (list, tuple)) and each else each for each in found]
         if isinstance(found, (list, tuple)) and all(isinstance(each, (str, os.PathLike)) for each in found):
             return found
     raise TypeError(
