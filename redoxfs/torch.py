@@ -525,7 +525,9 @@ class _Tracker:
             return b""
         rows = [self._own_turns_ahead()]
         for other in _trackers:
-            if other is not self and other.mount is not None and _identity(other.mount) == _identity(self.mount):
+            # Nobody can save or load the state of a loader that is gone, though a traceback may keep its iterator.
+            is_kept = other is not self and other._inner() is not None
+            if is_kept and other.mount is not None and _identity(other.mount) == _identity(self.mount):
                 # Saving its own state raises its error.
                 with suppress(ResumeError):
                     rows.append(other._own_turns_ahead())

@@ -286,6 +286,24 @@ def test_what_other_loaders_read_stays_read(mounted: Machine) -> None:
     assert mounted.stats()["turns"] == len(trained) + len(seen) == 24
 
 
+def test_what_a_loader_that_is_gone_had_opened_ahead_stays_read(mounted: Machine) -> None:
+    """As in a notebook: a traceback keeps the iterator of a cell that was interrupted, and the cell runs again."""
+    loader = loader_of(mounted.mnt, **AHEAD)
+    kept = iter(loader)
+    next(kept)
+    until(lambda: mounted.stats()["turns"] == 7 * BATCH, "what the workers read ahead")
+    loader = loader_of(mounted.mnt)
+    for _ in range(2):
+        assert_each_once(names_in(loader))
+    batches = iter(loader)
+    trained = names_in(next(batches) for _ in range(5))
+    state = redoxfs.torch.state_dict(loader)
+    redoxfs.torch.load_state_dict(loader, state)
+    assert_each_once(trained + names_in(loader))
+    # Its workers end now, and not while the mount does.
+    del kept
+
+
 def test_without_a_mount_the_batches_are_resumed(source: Path) -> None:
     loader = loader_of(source, **AHEAD)
     batches = iter(loader)
