@@ -557,6 +557,9 @@ class _Tracker:
 class _Iterator:
     """The iterator of a loader, which counts the batches that it yields."""
 
+    # Of one that could not begin. A traceback keeps it.
+    inner: Any = None
+
     def __init__(self, tracker: _Tracker, begin: Callable[[], Iterator[Any]]) -> None:
         self._tracker = tracker
         # Workers get their first batches when the loader's own iterator is made.
@@ -588,7 +591,7 @@ class _Iterator:
         return self._tracker.drawn if received is None else int(received)
 
     def __len__(self) -> int:
-        return len(self.inner)  # type: ignore[arg-type]
+        return len(self.inner)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

@@ -304,6 +304,16 @@ def test_what_a_loader_that_is_gone_had_opened_ahead_stays_read(mounted: Machine
     del kept
 
 
+def test_a_loader_that_could_not_begin_is_loaded(source: Path) -> None:
+    options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "spawn", "collate_fn": lambda batch: batch}
+    loader = redoxfs.torch.track(DataLoader(range(FILES), **options), source)
+    state = redoxfs.torch.state_dict(loader)
+    with pytest.raises(Exception, match="pickle") as kept:
+        iter(loader)
+    redoxfs.torch.load_state_dict(loader, state)
+    del kept
+
+
 def test_without_a_mount_the_batches_are_resumed(source: Path) -> None:
     loader = loader_of(source, **AHEAD)
     batches = iter(loader)
