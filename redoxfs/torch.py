@@ -39,7 +39,7 @@ import warnings
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -132,23 +132,29 @@ def state_dict(loader: "DataLoader[Any]", group: Any = None) -> dict[str, Any]:
     and gets the same state.
 
     Raises:
-        ResumeError: the loader is not tracked; the mount does not answer, or has forgotten which opens were ahead.
+        ResumeError: the loader is not tracked; the mount does not answer, or has forgotten which opens were ahead; there
+            is no room in the folder of temporary files.
     """
     tracker = _tracker_of(loader)
     ranks = _Ranks(group)
-    mount = tracker.mount
-    with tempfile.TemporaryDirectory(prefix="redoxfs-state-") as folder:
-        path = os.fsencode(folder) + b"/state"
+    mounts = ranks.agree(lambda: tracker.mount is not None)
+    # Rank 0 may have none.
+    saver = mounts.index(True) if any(mounts) else 0
+    mount = tracker.mount if ranks.rank == saver else None
+    with ExitStack() as stack:
+
+        def save() -> bytes:
+            if mount is None:
+                return b""
+            path = os.fsencode(stack.enter_context(tempfile.TemporaryDirectory(prefix="redoxfs-state-"))) + b"/state"
+            _ask(mount, "state-save", path)
+            return path
+
         # First the turns so far, then those of them that are ahead.
-        ranks.agree(lambda: _ask(mount, "state-save", path) if mount is not None and ranks.rank == 0 else None)
+        path = ranks.agree(save)[saver]
         told = ranks.agree(lambda: (tracker.turns_ahead(), _packed(tracker.remaining())))
-        laps = ranks.agree(
-            lambda: (
-                _without(mount, path, b"".join(rows for rows, _ in told))
-                if mount is not None and ranks.rank == 0
-                else None
-            )
-        )[0]
+        ahead = b"".join(rows for rows, _ in told)
+        laps = ranks.agree(lambda: None if mount is None else _without(mount, path, ahead))[saver]
     remaining = [batches for _, batches in told]
     return {
         "version": VERSION,
@@ -873,11 +879,11 @@ class _Ranks:
         self.world = 1 if self._is_one else torch.distributed.get_world_size(group)
 
     def agree(self, step: Any) -> list[Any]:
-        """Do ``step`` at each rank, and return all results. If it raises ResumeError at one rank, raise it at all."""
+        """Do ``step`` at each rank, and return all results. If it fails at one rank, raise ResumeError at all."""
         result, failure = None, None
         try:
             result = step()
-        except ResumeError as error:
+        except (ResumeError, OSError) as error:
             failure = str(error)
         results: list[Any] = [(result, failure)] * self.world
         if not self._is_one:

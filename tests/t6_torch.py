@@ -314,6 +314,15 @@ def test_a_loader_that_could_not_begin_is_loaded(source: Path) -> None:
     del kept
 
 
+def test_a_state_without_room_for_its_file_is_an_error_of_all_ranks(
+    mounted: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = loader_of(mounted.mnt)
+    monkeypatch.setattr("tempfile.tempdir", str(mounted.folder / "missing"))
+    with pytest.raises(redoxfs.torch.ResumeError, match="No such file or directory"):
+        redoxfs.torch.state_dict(loader)
+
+
 def test_without_a_mount_the_batches_are_resumed(source: Path) -> None:
     loader = loader_of(source, **AHEAD)
     batches = iter(loader)
@@ -346,11 +355,13 @@ for state in map(json.loads, states):
         print(error)
     else:
         print(sum(len(batch) for batch in loader))
+print(redoxfs.torch.state_dict(loader)["laps"] is not None)
 """
 
 
 def test_ranks_load_a_state_though_some_have_no_mount(mounted: Machine, source: Path, tmp_path: Path) -> None:
-    """The first line is of a state that is loaded, the others of states that one mount or one rank refuses."""
+    """The first line is of a state that is loaded, the next ones of states that one mount or one rank refuses, the last
+    one of a state that is saved."""
     loader = loader_of(mounted.mnt)
     batches = iter(loader)
     names_in(next(batches) for _ in range(5))
@@ -358,20 +369,21 @@ def test_ranks_load_a_state_though_some_have_no_mount(mounted: Machine, source: 
     next(batches)
     damaged = base64.b64encode(b"damaged").decode()
     states = [
-        [state, {**state, "laps": damaged}, state],
         [state, {**state, "laps": damaged}, {**state, "samples": 7}],
+        [state, {**state, "laps": damaged}, state],
     ]
     ranks = []
-    for rank, root in enumerate((mounted.mnt, source)):
+    for rank, root in enumerate((source, mounted.mnt)):
         given = [json.dumps({**each, "ranks": state["ranks"] * 2}) for each in states[rank]]
         command = [sys.executable, "-c", PART, str(rank), str(tmp_path / "store"), str(root), *given]
         ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     told = [rank.communicate() for rank in ranks]
     for out, _ in told:
-        resumed, *refused = out.splitlines()
+        resumed, *refused, has_laps = out.splitlines()
         assert resumed == str(FILES - 5 * BATCH)
-        assert [line.split(":")[0] for line in refused] == ["rank 0", "rank 1"]
-    assert ["no redoxfs mount is there now" in err for _, err in told] == [False, True]
+        assert [line.split(":")[0] for line in refused] == ["rank 1", "rank 0"]
+        assert has_laps == "True"
+    assert ["no redoxfs mount is there now" in err for _, err in told] == [True, False]
     assert mounted.stats()["turns"] == 5 * BATCH
 
 
