@@ -42,6 +42,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
+from operator import index as index_of
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -731,7 +732,7 @@ def _packed(batches: Sequence[Batch] | None) -> str | None:
         return None
     try:
         sizes = np.array([len(batch) for batch in batches], "<i4")
-        indices = np.array([int(index) for batch in batches for index in batch], "<i8")
+        indices = np.array([index_of(each) for batch in batches for each in batch], "<i8")
     except (TypeError, ValueError):
         raise ResumeError("the sampler's indices are not numbers, so the batches cannot be saved") from None
     head = np.array([len(sizes)], "<i8")

@@ -503,6 +503,14 @@ def test_samplers_of_other_shapes_are_resumed(source: Path) -> None:
         assert len(resumed) == len(first) + len(rest)
 
 
+def test_indices_that_are_no_numbers_are_refused_though_they_look_like_some(source: Path) -> None:
+    data = {str(number): number for number in range(FILES)}
+    loader = redoxfs.torch.track(DataLoader(data, sampler=[*data]), source)
+    next(iter(loader))
+    with pytest.raises(redoxfs.torch.ResumeError, match="the sampler's indices are not numbers"):
+        redoxfs.torch.state_dict(loader)
+
+
 def _same(batch: Any) -> Any:
     return batch
 
