@@ -65,11 +65,12 @@ class ToldTree:
 
 
 def tree_of(mount: PathStatus, folder: str) -> ToldTree | None:
-    """The class tree that the files in ``folder`` are of; None: it is not known, or has no passes.
+    """The class tree that the files in ``folder`` are of, a path from the mount's root on; None: it is not known, or
+    has no passes.
 
     Raises CommandError.
     """
-    answer = ask_daemon(mount, "epoch-tree", os.fsencode(os.path.relpath(folder, mount.path)), TIMEOUT_S)
+    answer = ask_daemon(mount, "epoch-tree", os.fsencode(folder), TIMEOUT_S)
     # A daemon that is older than this package says the tree alone.
     return None if answer["tree"] is None else ToldTree(answer["tree"], answer.get("count"), answer.get("dataset", ""))
 

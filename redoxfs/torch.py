@@ -57,7 +57,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, Subset
 from redoxfs.epochs import JobCounts, ToldTree, tell_epoch, tree_of
 from redoxfs.launch.control import ask_daemon
 from redoxfs.launch.errors import CommandError, UsageError
-from redoxfs.launch.path_status import PathStatus, our_mount_of
+from redoxfs.launch.path_status import PathStatus, our_mount_of, place_in
 from redoxfs.linux.ends import end_of
 from redoxfs.linux.mount_table import read_mounts
 from redoxfs.sampler import Draws, Files, SamplerError, mount_of_files
@@ -133,8 +133,8 @@ def state_dict(loader: "DataLoader[Any]", group: Any = None) -> dict[str, Any]:
     and gets the same state.
 
     Raises:
-        ResumeError: the loader is not tracked; the mount does not answer, or has forgotten which opens were ahead; there
-            is no room in the folder of temporary files.
+        ResumeError: the loader is not tracked; the mount does not answer, or has forgotten which opens were ahead;
+            there is no room in the folder of temporary files.
     """
     tracker = _tracker_of(loader)
     ranks = _Ranks(group)
@@ -427,14 +427,16 @@ class _Tracker:
             return
         # A daemon that is older than this package does not know the verb.
         with suppress(CommandError):
-            self._tree = tree_of(self.mount, os.path.realpath(root))
-            folder = None if self._tree is not None else _folder_of(inner.dataset)
-            if folder is not None and Path(folder).is_relative_to(self.mount.path):
-                self._tree = tree_of(self.mount, folder)
+            self._tree = self._tree_at(os.path.realpath(root)) or self._tree_at(_folder_of(inner.dataset))
         counts = self._counts()
         if counts is not None and self._tree is not None:
             # Before any rank agrees on the number of the first epoch, mostly.
             counts.say(self._tree.count)
+
+    def _tree_at(self, folder: str | None) -> ToldTree | None:
+        assert self.mount is not None
+        place = None if folder is None else place_in(self.mount, Path(folder), read_mounts())
+        return None if place is None else tree_of(self.mount, place)
 
     def _counts(self) -> JobCounts | None:
         """What the ranks agree on; None: nothing, as there are no ranks, or the mount counts for itself."""

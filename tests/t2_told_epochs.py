@@ -214,7 +214,7 @@ def test_a_daemon_that_is_older_than_the_package_is_told_what_it_knows(monkeypat
 
     monkeypatch.setattr("redoxfs.epochs.ask_daemon", answer)
     mount: Any = SimpleNamespace(path="/mnt/set")
-    tree = tree_of(mount, "/mnt/set/train")
+    tree = tree_of(mount, "train")
     assert tree is not None
     assert tree.count is None, "so nobody agrees on a number"
     assert tell_epoch(mount, tree.name, 3, 2, 1) is None

@@ -1,7 +1,10 @@
 """`redoxfs.epoch` on real mounts."""
 
 import os
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from machine import Machine
 
 import redoxfs
 from redoxfs.epochs import EpochError, tell_epoch
-from redoxfs.launch.path_status import our_mount_of
+from redoxfs.launch.path_status import our_mount_of, place_in
 from redoxfs.linux.mount_table import read_mounts
 from redoxfs.sampler import Draws, mount_of_files
 
@@ -37,6 +40,30 @@ def test_a_mount_is_told_of_an_epoch_by_any_path_in_it(
     assert machine.stats()["epochs_told"] == 2
     with pytest.raises(EpochError, match="'test' is not a class tree of this mount; its class trees: train, val"):
         redoxfs.epoch(machine.mnt, "test")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts folders of the mount at other paths")
+def test_a_mount_is_told_and_drawn_from_by_paths_of_bind_mounts(
+    machine: Machine, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(machine.environment["XDG_RUNTIME_DIR"]))
+    machine.ok("mount", source, machine.mnt, "--classes", "sampler")
+    with ExitStack() as bound:
+        for name, folder in {"whole": machine.mnt, "cats": machine.mnt / "train/cat"}.items():
+            (tmp_path / name).mkdir()
+            subprocess.run(["mount", "--bind", folder, tmp_path / name], check=True)
+            bound.callback(partial(subprocess.run, ["umount", tmp_path / name], check=True))
+            assert redoxfs.epoch(tmp_path / name) is False, "a sampler has no passes"
+        mounts = read_mounts()
+        files = [tmp_path / "whole/train/dog/1.jpg", tmp_path / "cats/1.jpg", machine.mnt / "train/cat/2.jpg"]
+        for first in files:
+            mount = mount_of_files([first])
+            assert mount is not None
+            draws = Draws(mount, files)
+            assert sorted(draws.next(left) for left in (3, 2, 1)) == [0, 1, 2]
+        assert mount is not None
+        places = [place_in(mount, path, mounts) for path in (*files, tmp_path / "cats", machine.mnt, tmp_path)]
+        assert places == ["train/dog/1.jpg", "train/cat/1.jpg", "train/cat/2.jpg", "train/cat", ".", None]
 
 
 @pytest.mark.parametrize("by_rank", [False, True])

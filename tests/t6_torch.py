@@ -247,6 +247,24 @@ def test_a_loader_that_runs_returns_to_its_state(mounted: Machine) -> None:
     assert_each_once(trained + names_in(loader))
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts the mount at another path")
+def test_a_loader_reads_and_resumes_through_a_bind_mount(mounted: Machine, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    subprocess.run(["mount", "--bind", mounted.mnt, elsewhere], check=True)
+    try:
+        loader = loader_of(elsewhere)
+        batches = iter(loader)
+        trained = names_in(next(batches) for _ in range(11))
+        state = redoxfs.torch.state_dict(loader)
+        next(batches)
+        redoxfs.torch.load_state_dict(loader, state)
+        assert_each_once(trained + names_in(loader))
+        assert mounted.stats()["epochs_told"] == 1
+    finally:
+        subprocess.run(["umount", elsewhere], check=True)
+
+
 def test_a_state_is_exact_though_the_daemon_died(mounted: Machine) -> None:
     loader = loader_of(mounted.mnt, **AHEAD)
     batches = iter(loader)

@@ -175,10 +175,24 @@ def our_mount_of(path: Path, mounts: Sequence[Mount]) -> PathStatus | None:
     For programs that import redoxfs: the mount table says it, so any thread may call this, and no process is forked,
     as a program with CUDA or gRPC must not be. Whoever asks the daemon has a deadline for that.
     """
-    mount = mount_of(path, mounts)
-    if mount is None or not mount.ours:
+    through = mount_of(path, mounts)
+    if through is None or not through.ours:
         return None
+    # A bind mount of it, or of a folder in it, comes later in the table. The daemon knows the path of the first alone.
+    whole = (each for each in mounts if each.shares(through) and each.root == "/")
+    mount = next((each for each in whole if topmost_at(Path(each.mountpoint), mounts) == each), through)
     return PathStatus(mount.mountpoint, Look(Path(mount.mountpoint), 0, stat.S_IFDIR, False), mount)
+
+
+def place_in(mount: PathStatus, path: Path, mounts: Sequence[Mount]) -> str | None:
+    """Where ``path`` (absolute, free of symlinks) lies below the root of our mount; None if it lies elsewhere.
+
+    It may lead through a bind mount of a folder of our mount.
+    """
+    through = mount_of(path, mounts)
+    if mount.mount is None or through is None or not through.shares(mount.mount):
+        return None
+    return os.path.relpath(os.path.join(through.root, path.relative_to(through.mountpoint)), "/")
 
 
 def clear_stale(mountpoint: Path) -> None:
