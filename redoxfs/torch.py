@@ -385,14 +385,18 @@ class _Tracker:
         self.mount = mount
         self._tree: ToldTree | None = None
         self.pending: list[Batch] | None = None
-        self._token = secrets.randbelow(10**18)
-        self._marks = None if mount is None else f"{mount.path}/.redoxfs/batches/{self._token}"
+        self._name_batches()
         self._iteration = 0
         self._yielded = 0
         self.drawn = 0
         self._batches: list[Batch] | None = None
         self._running: weakref.ref[Any] | None = None
         _trackers.add(self)
+
+    def _name_batches(self) -> None:
+        """By a token that no other process has."""
+        self._process, self._token = os.getpid(), secrets.randbelow(10**18)
+        self._marks = None if self.mount is None else f"{self.mount.path}/.redoxfs/batches/{self._token}"
 
     def check(self) -> None:
         """Raises ResumeError if the mount cannot assign opens to batches."""
@@ -448,6 +452,9 @@ class _Tracker:
 
     def begin(self, iterator: Any) -> int:
         """An iteration begins; its number."""
+        if self._process != os.getpid():
+            # A fork, such as a rank. Its batches are not those of its parent.
+            self._name_batches()
         self._iteration += 1
         self._yielded = self.drawn = 0
         self._batches = None

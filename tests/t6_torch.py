@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +303,23 @@ def test_what_other_loaders_read_stays_read(mounted: Machine) -> None:
     next(batches)
     redoxfs.torch.load_state_dict(loader, state)
     assert mounted.stats()["turns"] == len(trained) + len(seen) == 24
+
+
+def test_what_a_fork_of_a_loader_reads_stays_read(mounted: Machine) -> None:
+    loader = loader_of(mounted.mnt)
+    batches = iter(loader)
+    next(batches)
+    child = os.fork()
+    if not child:
+        try:
+            names_in(islice(loader, 5))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    state = redoxfs.torch.state_dict(loader)
+    next(batches)
+    redoxfs.torch.load_state_dict(loader, state)
+    assert mounted.stats()["turns"] == 6 * BATCH
 
 
 def test_what_a_loader_that_is_gone_had_opened_ahead_stays_read(mounted: Machine) -> None:
