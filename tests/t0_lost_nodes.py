@@ -324,7 +324,6 @@ class FailingNodes(Generic[N]):
             return
         if letter.sender > home.knows[message.requester]:
             self.meet(message.home, message.requester)
-        self.before_handling(message.home)
         handled = home.node.handle(message)
         self.drain(message.home)
         self.handled(message, handled)
@@ -415,9 +414,6 @@ class FailingNodes(Generic[N]):
 
     def turn(self, worker: Worker, served: Served) -> None:
         raise NotImplementedError
-
-    def before_handling(self, number: int) -> None:
-        """Called before a node handles a message."""
 
     def handled(self, message: Message, handled: Handled) -> None:
         """Called after a node handled a message."""
@@ -525,7 +521,6 @@ class Pools(PoolNodes):
     ) -> None:
         self.resident, self.retained, self.remote_memory_bytes = resident, retained, remote_memory_bytes
         self.bytes: dict[int, Bytes] = {}
-        self.taken: set[int] = set()
         self.turns_before: Counter[tuple[int, int]] = Counter()
         self.missed_before = 0
         super().__init__(seed, classes=classes, **others)
@@ -598,31 +593,21 @@ class Pools(PoolNodes):
         samples = handled.answer.samples
         assert sum(self.sizes[sample] for sample in samples[1:]) <= message.room_bytes
         self.check_loads(message.home, handled.loads)
-        loaded = {sample for load in handled.loads for sample in load.samples}
-        memory.slots |= loaded.difference(samples)
+        # As `Supply.give`: what leaves goes out before the loads bring anything, or else of what they bring.
+        memory.slots.update(*(load.samples for load in handled.loads))
         for sample in samples:
-            # One that was in memory, or taken from a peer, may also have been loaded for its next lap.
-            is_in_slot = sample in handled.kept or (
-                sample in loaded and self.processes[message.home].node._policy.is_resident(sample)
-            )
-            if is_in_slot:
-                memory.slots.add(sample)
             if sample in handled.preempted:
                 self.revoke(message.home, sample)
-            # A sample that was taken or is reserved may also be in a slot, for the next lap.
-            elif sample in self.taken:
+            if sample in handled.remote:
                 memory.came.discard(sample)
-            elif not is_in_slot:
-                memory.slots.discard(sample)
+            else:
+                (memory.slots.add if sample in handled.kept else memory.slots.discard)(sample)
 
     def check_loads(self, number: int, loads: Sequence[Load]) -> None:
         """A node loads its own samples, from the chunk in which they lie."""
         for chunk, samples in loads:
             assert {self.processes[number].node.chunk_of(sample) for sample in samples} == {chunk}
             assert (self.part_of[[*samples]] == number).all()
-
-    def before_handling(self, number: int) -> None:
-        self.taken = self.taken_by(number)
 
     def taken_by(self, number: int) -> set[int]:
         node = self.processes[number].node
@@ -638,7 +623,6 @@ class Pools(PoolNodes):
 
     def unload(self, number: int, sample: int) -> None:
         memory = self.bytes[number]
-        self.taken.discard(sample)
         (memory.came if sample in memory.came else memory.slots).discard(sample)
 
     def check_turns(self) -> None:

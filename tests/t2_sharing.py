@@ -29,7 +29,7 @@ from redoxfs.node.told_epochs import ToldEpochs
 from redoxfs.peers import View
 from redoxfs.peers.bounds import LAST_PEER_LAP
 from redoxfs.peers.client import Client
-from redoxfs.protocol import Take
+from redoxfs.protocol import Given, Handled, Take
 
 pytestmark = pytest.mark.slow
 
@@ -249,6 +249,32 @@ async def test_of_a_sample_that_is_here_twice_the_one_that_was_loaded_is_dropped
         assert (node.memory.holds_own(sample), node.memory.is_remote(sample)) == (False, True)
         node.void([sample], ())
         assert not node.memory.is_remote(sample)
+
+
+@pytest.mark.parametrize("has_bytes", [True, False])
+async def test_a_peers_sample_that_goes_on_leaves_the_one_that_was_loaded(tmp_path: Path, has_bytes: bool) -> None:
+    """``has_bytes``: there was room for what the peer gave. Else it is what was loaded that goes out."""
+    root = fill(tmp_path / "data")
+    async with sharing([root, root], policy="pool") as members:
+        node, sample = members[0].node, 3
+        memory, given = node.memory, Given(0, 0, 0, 1, (sample,), 0, 0)
+        came = memory.expect_from_peer([sample]) if has_bytes else []
+        loaded = memory.expect([sample])
+        for content in (*came, *loaded):
+            memory.arrive(content, (FileBytes(b"." * FILE_BYTES, Stamp(FILE_BYTES, 0, 1), changed=False),))
+        (content,) = node.supply.give(Handled(given, remote=(sample,)))
+        assert content.payload == loaded[0].payload
+        assert (memory.holds_own(sample), memory.holds_remote(sample)) == (True, False)
+        assert (memory.slots_bytes, memory.claims_bytes) == (FILE_BYTES, FILE_BYTES * has_bytes)
+        memory.sent(content)
+        (content,) = memory.expect_from_peer([sample])
+        memory.arrive(content, loaded[0].payload)
+        (own,) = node.supply.give(Handled(given))
+        assert own is loaded[0]
+        assert (memory.holds_own(sample), memory.holds_remote(sample)) == (False, True)
+        memory.sent(own)
+        assert memory.used_bytes == memory.remote_bytes == FILE_BYTES
+        assert node.counters.samples_reread == 0
 
 
 async def test_a_state_that_the_last_node_saves_has_its_passes(tmp_path: Path) -> None:

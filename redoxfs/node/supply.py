@@ -170,29 +170,23 @@ class Supply:
         if handled.repeated:
             return [self.give_again(sample) for sample in samples]
         # A load for the next lap may bring a sample that is here and leaves with this answer.
-        here = {sample: self._give(sample, kept=sample in handled.kept) for sample in samples}
+        here = {sample: self._give(sample, handled) for sample in samples}
         self.load(handled.loads, awaited=demanded)
-        return [here[sample] or self._give_late(sample, kept=sample in handled.kept) for sample in samples]
+        return [here[sample] or self._give(sample, handled) or self.give_again(sample) for sample in samples]
 
     def give_again(self, sample: int) -> Content:
-        """A sample for a node to which it was given before."""
+        """A sample that leaves nothing here: it was given before, or its bytes were dropped."""
         content = self._memory.give_again(sample)
         return self._read_to_give(sample) if content is None else self._hastened(content)
 
-    def _give(self, sample: int, *, kept: bool) -> Content | None:
-        # A sample that came from one node and goes to another may also be loaded here, for the next lap.
-        content = None if kept else self._memory.give(sample, remote=True)
-        if content is None:
-            content = self._memory.give(sample, kept=kept)
+    def _give(self, sample: int, handled: Handled) -> Content | None:
+        # One that another node gave may also lie here as this node's own, for the next lap.
+        content = self._memory.give(sample, remote=sample in handled.remote, kept=sample in handled.kept)
         if content is None:
             return None
-        if kept and content.has_failed:
+        if sample in handled.kept and content.has_failed:
             self._read_for_slots(sample)
         return self._hastened(content)
-
-    def _give_late(self, sample: int, *, kept: bool) -> Content:
-        """A sample that was not here before the loads of its turn."""
-        return self._give(sample, kept=kept) or self._read_to_give(sample)
 
     def _read_to_give(self, sample: int) -> Content:
         self._counters.samples_reread += 1

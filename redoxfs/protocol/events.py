@@ -186,7 +186,8 @@ class Handled(NamedTuple):
     ``loads``      reads to start, each beginning with a sample of the answer or ahead of demand.
     ``preempted``  samples of the answer that stats of this node had reserved: those reservations are over.
     ``repeated``   the message came before, and so the answer was given before.
-    ``kept``       samples of the answer that also stay in this node's memory.
+    ``kept``       own samples of the answer that also stay in this node's memory, or are loaded again with it.
+    ``remote``     samples of the answer that other nodes had given.
     """
 
     answer: Answer | None
@@ -194,6 +195,7 @@ class Handled(NamedTuple):
     preempted: tuple[int, ...] = ()
     repeated: bool = False
     kept: tuple[int, ...] = ()
+    remote: tuple[int, ...] = ()
 
 
 class Delivered(NamedTuple):

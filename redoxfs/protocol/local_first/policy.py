@@ -99,7 +99,10 @@ class LocalFirst(Passing, SharedServingPolicy):
         for turn in turns:
             loads += turn.loads
         preempted = tuple([turn.sample for turn in turns if turn.preempted])
-        return Handled(given, tuple(loads), preempted, kept=tuple([turn.sample for turn in turns if turn.kept]))
+        remote = tuple([turn.sample for turn in turns if turn.remote])
+        # The turn after it may have loaded one for its next lap.
+        stay = tuple([turn.sample for turn in turns if not turn.remote and self._pool.is_resident(turn.sample)])
+        return Handled(given, tuple(loads), preempted, kept=stay, remote=remote)
 
     def handle_again(self, message: Message, answer: Answer | None, chosen: Sequence[int]) -> Handled:
         self.expect(chosen)
