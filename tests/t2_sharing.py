@@ -455,6 +455,25 @@ async def test_without_room_only_bytes_that_cannot_be_read_here_stay(tmp_path: P
         assert memory.claims_bytes == FILE_BYTES
 
 
+async def test_an_own_sample_that_comes_back_while_it_has_its_turn_here_leaves_nothing(tmp_path: Path) -> None:
+    root = fill(tmp_path / "data")
+    async with sharing([root, root], policy="pool", exchange=1.0, shared_storage=False) as (member, other):
+        node, catalog = member.node, member.catalog
+        # It answers no messages from now on.
+        other.node.freeze()
+        entries = iter(catalog.members.tolist())
+        while not node.shared_policy.unanswered():
+            await member.open(next(entries), 1)
+        (asked,) = node.shared_policy.unanswered()
+        assert isinstance(asked, Take)
+        samples = np.flatnonzero(catalog.class_of == asked.cls).tolist()
+        had = node.turns().flags(CLASSES, CLASSES * PER_CLASS)
+        own = next(sample for sample in samples if node.plan.owner(sample) is None and not had[sample])
+        answer = Given(1, asked.number, asked.cls, asked.lap, (own,), 1, 0)
+        assert member.membership._messages.receive(answer, ()) is not None
+        assert node.memory.counts()["in_remote_slots"] == 0
+
+
 @pytest.mark.parametrize("how", ["another view", "a state"])
 async def test_opens_wait_for_bytes_over_a_change_of_view(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str

@@ -132,11 +132,10 @@ class Messages:
         self._take_in(delivered)
         self.flush()
         node.checkpoint_if_due()
-        if node.plan.reads_any:
-            # The policy has no memory for some of them: they are read again when they are needed.
-            for sample in answer.samples:
-                if node.memory.holds_remote(sample) and not policy.keeps(sample):
-                    node.memory.forget(sample, remote=True)
+        # The policy has no memory for some of them: they are read again when they are needed, if this node can.
+        for sample in answer.samples:
+            if node.memory.holds_remote(sample) and not policy.keeps(sample) and node.plan.owner(sample) is None:
+                node.memory.forget(sample, remote=True)
         return [partial(self._came, content) for content in contents]
 
     def _came(self, content: Content, payload: Payload) -> None:
