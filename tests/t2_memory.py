@@ -320,19 +320,31 @@ def test_an_open_looks_at_no_other_file_that_has_no_bytes_of_its_own(
     assert memory.counts()["dropped"] == (0 if is_closed else 6)
 
 
-@pytest.mark.parametrize("is_closed", [True, False])
-def test_bytes_of_peers_leave_once_they_can_be_read_here(is_closed: bool) -> None:
-    memory = Memory(SIZE, shed, keeps_remote=True)
-    for path in (1, 2):
+def _opened_of_peers(memory: Memory, *paths: int) -> None:
+    for path in paths:
         (content,) = memory.expect_from_peer([path])
         memory.arrive(content, payload(path))
         memory.claim(path, path, remote=True)
-        if is_closed:
-            memory.rest(path)
+
+
+def test_bytes_of_peers_leave_once_they_can_be_read_here() -> None:
+    memory = Memory(SIZE, shed, keeps_remote=True)
+    _opened_of_peers(memory, 1, 2)
     assert memory.claims_bytes == 2 * SIZE
     memory.renew(SIZE, keeps_remote=False)
     assert memory.claims_bytes == SIZE
     first, second = memory.look(1), memory.look(2)
-    assert first is None if is_closed else first is not None and not first.bytes_held
+    assert first is not None
+    assert not first.bytes_held
     assert second is not None
     assert second.bytes_held
+
+
+def test_closed_files_keep_no_more_bytes_of_peers_than_there_is_room_for() -> None:
+    """Where a job never opens one file of each group, every path stays at rest."""
+    memory = Memory(3 * SIZE, shed, keeps_remote=True)
+    for path in range(20):
+        _opened_of_peers(memory, path)
+        memory.rest(path)
+    assert memory.claims_bytes == 3 * SIZE
+    assert [path for path in range(20) if memory.look(path)] == [17, 18, 19]

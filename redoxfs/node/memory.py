@@ -184,6 +184,11 @@ class Content:
         self.bytes_held = 0
 
 
+def _frees_memory(content: Content) -> bool:
+    """Whether dropping a content frees memory: now, or once it is here."""
+    return content.bytes_held > 0 or not content.arrived
+
+
 def dropped(sample: int, stamps: tuple[Stamp | None, ...]) -> Content:
     """A content of a path, whose bytes were here and are not any more."""
     content = Content(sample, _Owner.PATH)
@@ -199,7 +204,9 @@ class Memory:
     Args:
         claims_limit_bytes: the share of paths. The core keeps the slots and the remote slots within theirs.
         shed: called with a path whose bytes were dropped while it is open.
-        keeps_remote: samples of other nodes cannot be read again here, so they are not dropped while they are needed.
+        keeps_remote: samples of other nodes cannot be read again here, so they are not dropped while they are open or
+            reserved. Those of closed paths are: where a job never opens one file of each group, every path stays at
+            rest. Their nodes send them again.
         retainer: lets retained samples go where claims need more than their share.
         most_lent_bytes: how much more claims may have.
     """
@@ -225,7 +232,7 @@ class Memory:
         # Each path is in one of three: with a handle; with a handle, bytes dropped; without a handle.
         self._open = ByAge(self._has_bytes_to_drop)
         self._dropped: dict[int, Content] = {}
-        self._resting = ByAge(self._can_go)
+        self._resting = ByAge(_frees_memory)
         # By sample: whose turn a stat has promised to a path.
         self._reserved = ByAge(self._can_go)
         self.slots_bytes = 0
@@ -251,8 +258,7 @@ class Memory:
         self.slots_bytes = self.remote_bytes = 0
         self._claims_limit_bytes = claims_limit_bytes
         self._keeps_remote = keeps_remote
-        for of_paths in (self._open, self._resting):
-            of_paths.look_at_all_again()
+        self._open.look_at_all_again()
         self._retainer, self._most_lent_bytes, self.lent_bytes = retainer, most_lent_bytes, 0
         self._shed()
 
@@ -532,8 +538,7 @@ class Memory:
         self._retainer.take_back(lent_bytes)
 
     def _can_go(self, content: Content) -> bool:
-        """Whether dropping a content frees memory: now, or once it is here."""
-        return (content.bytes_held > 0 or not content.arrived) and not (content.remote and self._keeps_remote)
+        return _frees_memory(content) and not (content.remote and self._keeps_remote)
 
     def _has_bytes_to_drop(self, content: Content) -> bool:
         return content.arrived and self._can_go(content)
