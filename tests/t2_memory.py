@@ -348,3 +348,21 @@ def test_closed_files_keep_no_more_bytes_of_peers_than_there_is_room_for() -> No
         memory.rest(path)
     assert memory.claims_bytes == 3 * SIZE
     assert [path for path in range(20) if memory.look(path)] == [17, 18, 19]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_open_path_with_another_answer_holds_no_bytes_that_count_no_more(kept: bool) -> None:
+    """A sampler draws a file again that stays open, or a file of a group is read again while another one is open."""
+    sheds: list[int] = []
+    memory = Memory(10 * SIZE, sheds.append)
+    first = None
+    for _ in range(2):
+        if first is None or not kept:
+            (content,) = memory.expect([7])
+            memory.arrive(content, payload(7))
+        first = memory.claim(7, 7, kept=kept)
+    assert memory.used_bytes == SIZE
+    assert sheds == ([] if kept else [7]), "what the slots keep is the same bytes"
+    memory.rest(7)
+    memory.expect_for(7, 7)
+    assert sheds == ([] if kept else [7]), "nothing is open"

@@ -493,7 +493,12 @@ class Memory:
 
     def _own(self, path: int, content: Content) -> None:
         if path in self._resting.of or path in self._open.of or path in self._dropped:
+            before = self._open.of.get(path)
+            files = content.files if before is None else before.files
             self.release(path)
+            if files is not content.files:
+                # Its handles have bytes that count no more.
+                self._shed_path(path)
         content.owner, content.path = _Owner.PATH, path
         self._open.add(path, content)
         self.claims_bytes += content.bytes_held
