@@ -21,6 +21,7 @@ import trio
 import trio.testing
 from patience import PATIENCE_S, until_in_trio
 from stores import HeldStore, NoKernel, all_arrived, opened_by, read_from, running_node
+from t2_programs import run
 
 from redoxfs.chunks import Read, SourceFile, Stamp, build_cells
 from redoxfs.chunks.store import Payload
@@ -33,6 +34,7 @@ from redoxfs.linux.pids import TICKS_PER_S
 from redoxfs.node import Node, OpenFile, plan_slot, serve_control
 from redoxfs.node.callers import Callers
 from redoxfs.node.loader import SLICE_S, Loader
+from redoxfs.node.programs import Programs
 
 CLASSES, PER_CLASS = 4, 16
 TIMEOUT_S = 10.0
@@ -256,6 +258,30 @@ def test_the_log_names_the_files_of_failed_opens_and_reads(
         ("a read failed", {"path": first, "sample": first, "error": os.strerror(errno.EIO)}),
         ("an open failed", {"path": second, "sample": second, "error": "broken"}),
     ]
+
+
+class AlwaysOpening(NoKernel):
+    """The job may always be about to ask for the size of what it opened."""
+
+    def void_size(self, entry: int, settles_s: float) -> bool:
+        del entry, settles_s
+        return False
+
+
+async def test_a_copy_that_the_job_keeps_waiting_for_too_long_is_counted_and_logged(
+    source: tuple[Catalog, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    catalog = source[0]
+    run(tmp_path, 7, "cp")
+    callers = Callers(tmp_path, signal=lambda *_: None, programs=Programs(proc=tmp_path))
+    monkeypatch.setattr("redoxfs.node.node.MOST_SETTLE_S", 0.01)
+    kernel, (entry, other) = AlwaysOpening(), entries(source)[:2]
+    async with running_node(catalog, HeldStore(), kernel, chunk_size=4, share=0.25, callers=callers) as node:
+        await opened_by(node, entry, 1)
+        with pytest.raises(trio.TooSlowError):
+            await opened_by(node, other, 7)
+        assert (node.counters.opens, node.counters.errors, node.counters.copied) == (2, 1, 0)
+    assert [record.__dict__["fields"]["path"] for record in caplog.records] == [os.fsdecode(catalog.tree.path(other))]
 
 
 async def test_a_failed_read_is_retried_at_its_turn(source: tuple[Catalog, int]) -> None:

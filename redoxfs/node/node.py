@@ -794,9 +794,7 @@ class Node:
         try:
             file, keep_pages = await self.exact.open(entry, branch, bypasses=bypasses)
         except Exception as error:
-            self.counters.opens += 1
-            self.counters.errors += 1
-            self._failures.note(partial(self._failure_of, entry, entry, error))
+            self._failed_exact(entry, error)
             raise
         self.counters.opens += 1
         self.counters.exact += 1
@@ -810,6 +808,11 @@ class Node:
         if self._journal is not None:
             self._journal.stamp(entry, file.file.stamp)
         return OpenFile(handle, None, -1, keep_pages or bypasses, shares_pages, Outcome.DIRECT)
+
+    def _failed_exact(self, entry: int, error: Exception) -> None:
+        self.counters.opens += 1
+        self.counters.errors += 1
+        self._failures.note(partial(self._failure_of, entry, entry, error))
 
     def _exact_changed(self, entry: int) -> None:
         """Its attributes in the kernel are not those of the file itself any more."""
@@ -825,7 +828,11 @@ class Node:
         those of that sample.
         """
         if not self._void_sizes():
-            await self._settle(self._void_sizes)
+            try:
+                await self._settle(self._void_sizes)
+            except trio.TooSlowError as error:
+                self._failed_exact(entry, error)
+                raise
         opened = await self.open_exact(entry, DATA, bypasses=True)
         self.counters.copied += 1
         return opened
