@@ -284,6 +284,35 @@ async def test_a_copy_that_the_job_keeps_waiting_for_too_long_is_counted_and_log
     assert [record.__dict__["fields"]["path"] for record in caplog.records] == [os.fsdecode(catalog.tree.path(other))]
 
 
+class OpensAs(HeldStore):
+    """Files have ``stamp`` when they are opened."""
+
+    def __init__(self, stamp: Stamp) -> None:
+        super().__init__()
+        self.stamp = stamp
+
+    def open_file(self, entry: int) -> SourceFile:
+        del entry
+        return Unreadable(self.stamp)
+
+
+async def test_an_exact_file_that_is_as_at_the_scan_again_does_not_count_as_changed(
+    source: tuple[Catalog, int],
+) -> None:
+    entry = entries(source)[0]
+    tree = source[0].tree
+    scanned = Stamp(int(tree.size[entry]), int(tree.mtime_ns[entry]), int(tree.inode[entry]))
+    store = OpensAs(scanned._replace(size=7, inode=8))
+    async with running(source, store) as node:
+        other = await node.open_exact(entry)
+        store.stamp = scanned
+        first, second = [await node.open_exact(entry) for _ in range(2)]
+        assert node.stats()["changed"] == 1
+        for opened in (first, other, second):
+            node.close(opened.handle)
+        assert (node.stats()["changed"], node.out_of_date()) == (0, set())
+
+
 async def test_a_failed_read_is_retried_at_its_turn(source: tuple[Catalog, int]) -> None:
     store = HeldStore()
     async with running(source, store, share=1.0) as node:

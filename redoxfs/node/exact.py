@@ -44,7 +44,8 @@ class ExactFiles:
     """Opens and reads source files in worker threads. Called from the node's task alone.
 
     ``scanned``         returns the state of a file at the scan
-    ``changed_states``  by entry: the present states that are not those of the scan, or were not before
+    ``changed_states``  by entry: the present states that are not those of the scan, or were not while it was open
+                        until now
     ``stale_pages``     entries whose pages in the kernel are void at the next open
     """
 
@@ -157,6 +158,9 @@ class ExactFiles:
         others.remove(file.file.stamp)
         if not others:
             del self._handles[file.entry]
+            if self.known(file.entry) == self.scanned(file.entry):
+                # It has become as it was.
+                self.changed_states.pop(file.entry, None)
         return self.state(file.entry) != before
 
 
