@@ -251,6 +251,24 @@ async def test_of_a_sample_that_is_here_twice_the_one_that_was_loaded_is_dropped
         assert not node.memory.is_remote(sample)
 
 
+async def test_a_reservation_that_ends_leaves_what_was_loaded_for_the_next_lap(tmp_path: Path) -> None:
+    """Its own bytes were dropped, as memory was short."""
+    root = fill(tmp_path / "data")
+    async with sharing([root, root], policy="pool") as members:
+        node = members[0].node
+        entry = int(members[0].catalog.members[0])
+        node.stat(entry, 1)
+        (sample,) = node.binding.reserved_samples()
+        node.memory.forget(sample)
+        node.memory.expect([sample])
+        # One of this node's own is not loaded while it is reserved. One that a peer gave is, if it is this node's own.
+        node.unload(sample)
+        assert node.memory.holds_own(sample)
+        node.void((), [sample])
+        assert node.memory.holds_own(sample)
+        assert node.binding.counts()["reservations"] == 0
+
+
 @pytest.mark.parametrize("has_bytes", [True, False])
 async def test_a_peers_sample_that_goes_on_leaves_the_one_that_was_loaded(tmp_path: Path, has_bytes: bool) -> None:
     """``has_bytes``: there was room for what the peer gave. Else it is what was loaded that goes out."""

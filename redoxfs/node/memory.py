@@ -386,6 +386,12 @@ class Memory:
             self._let_go(content)
             self._shed()
 
+    def forget_reserved(self, sample: int) -> None:
+        """The reservation of ``sample`` is over. The slots may have it as well, for the next lap."""
+        if sample in self._reserved.of:
+            self._drop_reserved(sample)
+            self._shed()
+
     def holds_remote(self, sample: int) -> bool:
         """Whether ``sample`` is in the remote slots."""
         return sample in self._remote

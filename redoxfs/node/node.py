@@ -550,7 +550,7 @@ class Node:
         for sample in revoked:
             self.binding.revoke(sample)
             # Also if it cannot be read here: no reader of this node gets it any more.
-            memory.forget(sample, remote=memory.is_remote(sample))
+            memory.forget_reserved(sample)
         for sample in unloaded:
             # After its reservation was undone, a sample lies where it was reserved.
             is_remote = memory.holds_remote(sample) or (memory.is_remote(sample) and not memory.holds_own(sample))
@@ -725,9 +725,8 @@ class Node:
     def unload(self, sample: int) -> None:
         """A reservation was undone, and the policy has no room for the bytes of its sample. Its turn is still to come:
         they stay if they cannot be read here."""
-        remote = self.memory.is_remote(sample)
-        if not remote or self.plan.owner(sample) is None:
-            self.memory.forget(sample, remote=remote)
+        if not self.memory.is_remote(sample) or self.plan.owner(sample) is None:
+            self.memory.forget_reserved(sample)
 
     def look(self, entry: int) -> tuple[int, bool]:
         """As `stat` while the file is bound, else its own size. For no caller, and without any change."""
