@@ -262,6 +262,28 @@ def test_two_files_that_show_one_sample_own_it_one_after_the_other(arrived: bool
     assert memory.used_bytes == 0
 
 
+@pytest.mark.parametrize("leaves_first", [True, False])
+def test_an_open_that_ended_before_its_bytes_came_keeps_none_of_them(leaves_first: bool) -> None:
+    """The slots keep them. Nothing would collect them, as part of a cycle, once they leave these."""
+    memory = Memory(10 * SIZE, shed)
+    (content,) = memory.expect([7])
+    ended, other = memory.claim(1, 7, kept=True), memory.claim(2, 7, kept=True)
+    assert ended is not None
+    called: list[int] = []
+    ended.when_here(lambda: called.append(1))
+    memory.rest(1)
+    memory.release(1)
+    if leaves_first:
+        memory.forget(7)
+    memory.arrive(content, payload(7))
+    assert called == [1]
+    assert (ended.files, ended.alias_of) == ((None,), None)
+    assert other is not None
+    assert other.payload == payload(7)
+    assert memory.used_bytes == SIZE
+    assert content.aliases == (None if leaves_first else [other])
+
+
 def test_a_sample_that_is_reserved_twice_counts_once() -> None:
     """What was left over from the first reservation leaves memory."""
     memory = Memory(10 * SIZE, shed, keeps_remote=True)

@@ -409,6 +409,9 @@ class Memory:
         """The bytes of ``content`` are here, or errors in their place. Returns whether the slots keep errors of it."""
         is_kept = content.aliases is not None
         calls = content.arrive(payload)
+        for alias in [alias for alias in content.aliases or () if alias.owner is _Owner.NOBODY]:
+            # Its open has ended. Each is part of a cycle, with the bytes.
+            self._let_go(alias)
         if content.owner is _Owner.SLOTS:
             self.slots_bytes += content.bytes_held
         elif content.owner is _Owner.REMOTE:
