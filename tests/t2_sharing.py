@@ -24,6 +24,8 @@ from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.launch.options import SamplerSpec
 from redoxfs.node import Node, Plan, Share, plan_pool, plan_slot
 from redoxfs.node.cluster import Membership, joined
+from redoxfs.node.memory import dropped
+from redoxfs.node.open_files import Handle
 from redoxfs.node.state import StateWriter, encode
 from redoxfs.node.told_epochs import ToldEpochs
 from redoxfs.peers import View
@@ -471,6 +473,24 @@ async def test_without_room_only_bytes_that_cannot_be_read_here_stay(tmp_path: P
             node.unload(sample)
         assert (memory.is_remote(own), memory.is_remote(others)) == (False, True)
         assert memory.claims_bytes == FILE_BYTES
+
+
+async def test_bytes_that_another_node_sends_again_do_not_count_as_read_here(tmp_path: Path) -> None:
+    root = fill(tmp_path / "data")
+    async with sharing([root, root], policy="pool", shared_storage=False) as (member, _):
+        node = member.node
+        handles = await open_all_of_a_class(member)
+        await until_in_trio(lambda: not node.stats()["loads_in_flight"])
+        for handle in handles:
+            opened = node.files[handle]
+            assert isinstance(opened, Handle)
+            before = node.counters.bytes_read
+            # As after the death of a daemon.
+            opened.content = dropped(opened.content.sample, opened.content.stamps)
+            node.memory.release(opened.path)
+            assert (await member.read(handle, 0, 100)).startswith(b"class0/")
+            is_own = node.plan.owner(opened.content.sample) is None
+            assert node.counters.bytes_read == before + 100 * is_own
 
 
 async def test_an_own_sample_that_comes_back_while_it_has_its_turn_here_leaves_nothing(tmp_path: Path) -> None:

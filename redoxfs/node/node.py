@@ -755,7 +755,8 @@ class Node:
                 # It was removed after a former process opened it, or after its bytes were given up.
                 raise OSError(errno.ESTALE, "the file was removed while it was open") from error
             raise
-        self.counters.bytes_read += len(data)
+        if isinstance(opened, ExactFile) or self.supply.owner(opened.content.sample) is None:
+            self.counters.bytes_read += len(data)
         self.counters.bytes_served += len(data)
         return data
 
