@@ -130,6 +130,31 @@ def test_a_dataset_whose_files_have_other_times_has_another_cache(source: Path, 
         assert here.copies.number == 0
 
 
+@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "replaced"])
+def test_a_file_with_other_content_and_the_times_of_the_former_is_not_served_from_its_copy(
+    source: Path, cache: Path, in_place: bool
+) -> None:
+    with cached(source, cache) as here:
+        here.fill()
+        path = here.path_of(int(here.catalog.tree.size.argmax()))
+    # As tar and rsync --checksum write it.
+    before = path.stat()
+    other = path if in_place else path.with_name("new")
+    other.write_bytes(bytes(before.st_size))
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    other.rename(path)
+    os.utime(path.parent, ns=(before.st_atime_ns, here.catalog.tree.mtime_ns[here.catalog.tree.find(b"cat")]))
+    with cached(source, cache) as here:
+        here.check_epoch()
+
+
+def test_a_dataset_that_gets_another_path_has_the_same_cache(source: Path, cache: Path) -> None:
+    with cached(source, cache) as here:
+        here.fill()
+    with cached(source.rename(source.with_name("renamed")), cache) as here:
+        assert here.copies.number == SAMPLES
+
+
 def test_a_file_that_changed_since_the_scan_is_not_kept(source: Path, cache: Path) -> None:
     with cached(source, cache) as here:
         entry = here.catalog.tree.find(b"dog/3.jpg")

@@ -85,6 +85,10 @@ def key_of(catalog: "Catalog", fingerprint: str, checksum: str | None) -> str:
     """KEY of a dataset. ``checksum`` identifies the content of a packed one."""
     digest = xxhash.xxh3_128(f"{LAYOUT} {fingerprint} {checksum} ".encode())
     digest.update(np.ascontiguousarray(catalog.tree.mtime_ns).view(np.uint8).data)
+    if checksum is None:
+        # Tools such as tar and rsync give new content an old mtime, but none sets a ctime. That of a directory changes
+        # with its name, too.
+        digest.update(catalog.tree.ctime_ns[catalog.members].view(np.uint8).data)
     return digest.hexdigest()
 
 
