@@ -1,6 +1,7 @@
 """Packed datasets in object stores: addresses, profiles, the store's tests, retries, and the kept index."""
 
 import asyncio
+import ctypes
 import errno
 import os
 import re
@@ -11,6 +12,7 @@ import time
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
@@ -19,15 +21,16 @@ from unittest.mock import patch
 
 import object_server
 import pytest
+import xxhash
 from object_server import CUT_SHORT, OTHER_BYTES, REFUSED, SILENT, STATUS_503, Server, serving, times
-from packs import Options, pack_here
+from packs import Options, catalog_of, pack_here
 from patience import PATIENCE_S, until
 from stores import bytes_in_buffers
 
-from redoxfs.chunks import FileBytes, StorageSpeed
+from redoxfs.chunks import FileBytes, StorageSpeed, build_cells
 from redoxfs.launch.objects import Objects
 from redoxfs.native import Buffer
-from redoxfs.objects import Address, AddressError, index, is_address, parse_address
+from redoxfs.objects import Address, AddressError, index, is_address, parse_address, upload
 from redoxfs.objects.client import PART_BYTES, Client, Version
 from redoxfs.objects.credentials import ProfileError, absolute_files, aws_settings, credential_files
 from redoxfs.objects.errors import ObjectError
@@ -35,7 +38,10 @@ from redoxfs.objects.index import UNUSED_S, NotPackedError, _install, fetch, loa
 from redoxfs.objects.speed import measure
 from redoxfs.objects.store import ObjectStore
 from redoxfs.packed import DamagedDatasetError, Index, load_index
-from redoxfs.packed.index import MANIFEST
+from redoxfs.packed.index import FOLDER, MANIFEST, arrays_of, describe, save_arrays
+from redoxfs.packed.packing import DRAFT, draft_of
+from redoxfs.packed.positions import assign_positions
+from redoxfs.packed.workers import Tally
 from redoxfs.testing import CHUNK_SIZE, GROUPS, StoreTests, Subject, make_source, payloads
 
 GROUPED = Options(chunk_size=CHUNK_SIZE, groups=GROUPS)
@@ -730,3 +736,57 @@ def test_a_server_without_tls_beyond_this_machine_has_to_be_allowed(
     for url in ("http://localhost:9000", "http://127.0.0.2:9000", "http://[::1]:9000", "https://minio.example"):
         monkeypatch.setenv(variable, url)
         assert Client(Address(scheme, f"{scheme}://bucket/dst"), deadline_s=1).store
+
+
+# Packs
+
+
+class Shelf:
+    """A store with one user, who is a `Writer`."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def put(self, name: str, data: bytes) -> None:
+        self.objects[name] = data
+
+    def put_parts(self, name: str, parts: Iterator[bytes]) -> str:
+        self.put(name, b"".join(parts))
+        return xxhash.xxh3_64_hexdigest(self.objects[name])
+
+    def read_if_there(self, name: str, _most_bytes: int) -> bytes | None:
+        return self.objects.get(name)
+
+    def version_of(self, name: str) -> Version:
+        return Version(len(self.objects[name]), xxhash.xxh3_64_hexdigest(self.objects[name]), None)
+
+
+def test_a_finished_shard_of_another_pack_is_not_kept(tmp_path: Path) -> None:
+    shelf = Shelf()
+    tally = Tally((ctypes.c_longlong * 3)(), threading.Lock())
+
+    def pack_a_shard(content: bytes) -> tuple[bool, bool]:
+        """A pack at the same address, whose draft was removed. Returns whether the shard was there, and was kept."""
+        source, folder = tmp_path / content.decode(), tmp_path / f"draft of {content.decode()}"
+        if not folder.exists():
+            (source / "class").mkdir(parents=True)
+            (folder / FOLDER).mkdir(parents=True)
+            (source / "class/1.jpg").write_bytes(content)
+            catalog = catalog_of(source)
+            cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=8, seed=0)
+            positions = assign_positions(catalog, cells, shard_bytes=1 << 30)
+            records = save_arrays(folder / FOLDER, arrays_of(catalog, cells, positions))
+            manifest = describe(catalog, cells, positions, seed=0, asked={})
+            (folder / DRAFT).write_bytes(draft_of(manifest, records))
+        state = upload._prepare((source, folder, parse_address("s3://bucket/p"), DEADLINE_S))
+        try:
+            _, *found = upload._carry_out(replace(state, writer=shelf), 0, tally)  # type: ignore[arg-type]
+        finally:
+            os.close(state.root_fd)
+        assert content in shelf.objects[state.shards.positions.shard_names[0]]
+        return found[0], found[1]
+
+    assert pack_a_shard(b"one") == (False, False)
+    assert pack_a_shard(b"one") == (True, True)
+    assert pack_a_shard(b"two") == (True, False)
+    assert pack_a_shard(b"one") == (True, False)

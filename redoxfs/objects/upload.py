@@ -7,8 +7,8 @@ The order of the steps makes a killed pack harmless:
 
 1. The draft goes to .packing/plan.json in the store. It depends on the source and the options alone, so a second run
    knows whether it may resume.
-2. Each shard is uploaded under its own name, and then a record of it: its version, and its checksums. A second run
-   keeps a shard if the store has the version of its record, and uploads it again if not.
+2. Each shard is uploaded under its own name, and then a record of it: of which draft it is, its version, and its
+   checksums. A second run keeps a shard if the store has the version of its record, and uploads it again if not.
 3. The source's directories are checked once more, the index is uploaded, and last the manifest.
 
 Parts of a shard whose upload was killed stay in the store without a name, until the store's own rule removes them.
@@ -57,6 +57,7 @@ from redoxfs.packed.packing import (
     Totals,
     carry_out,
     draft_of,
+    facts_of,
     must_be_unchanged,
     must_resume,
     packed_before,
@@ -164,12 +165,14 @@ class _State:
     shards: ShardMap
     root_fd: int
     writer: Writer
+    draft: str
 
 
 def _prepare(argument: tuple[Path, Path, Address, float]) -> _State:
     root, folder, address, timeout_s = argument
     root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    return _State(planned_shards(folder), root_fd, Writer(address, timeout_s))
+    draft = json.dumps(facts_of((folder / DRAFT).read_bytes()), sort_keys=True).encode()
+    return _State(planned_shards(folder), root_fd, Writer(address, timeout_s), xxhash.xxh3_128_hexdigest(draft))
 
 
 def _carry_out(state: _State, shard: int, tally: Tally) -> tuple[Sums, bool, bool]:
@@ -179,7 +182,7 @@ def _carry_out(state: _State, shard: int, tally: Tally) -> tuple[Sums, bool, boo
     record = f"{PACKING}/{name}.record"
     recorded = writer.read_if_there(record, MANIFEST_MAX_BYTES)
     if recorded is not None:
-        known = _known_sums(writer, recorded, name, shards.positions.shard_bytes[shard], len(shards.blocks(shard)))
+        known = _known_sums(state, recorded, shard)
         if known is not None:
             files = [entry for entry in shards.entries(shard).tolist() if shards.tree.is_file(entry)]
             tally.add(len(shards.entries(shard)), int(shards.tree.size[files].sum()))
@@ -187,20 +190,25 @@ def _carry_out(state: _State, shard: int, tally: Tally) -> tuple[Sums, bool, boo
     sums = np.zeros(len(shards.blocks(shard)), np.uint64)
     with ThreadPoolExecutor(READS_IN_FLIGHT, thread_name_prefix="redoxfs-pack") as pool:
         tag = writer.put_parts(name, _bytes_of(state, shard, sums, tally, pool))
-    head = json.dumps({"e_tag": tag}).encode()
+    head = json.dumps({"e_tag": tag, "draft": state.draft}).encode()
     writer.put(record, head + b"\n" + sums.tobytes())
     return sums, recorded is not None, False
 
 
-def _known_sums(writer: Writer, recorded: bytes, name: str, length: int, count: int) -> Sums | None:
-    """The checksums of a recorded shard, if the store still has that version of it."""
-    head, _, data = recorded.partition(b"\n")
+def _known_sums(state: _State, recorded: bytes, shard: int) -> Sums | None:
+    """The checksums of a recorded shard, if it is of this pack and the store still has that version of it."""
+    positions = state.shards.positions
+    text, _, data = recorded.partition(b"\n")
     try:
-        tag = json.loads(head)["e_tag"]
+        head = json.loads(text)
+        tag, draft = head["e_tag"], head["draft"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    version = writer.version_of(name)
-    if version is None or tag is None or version.e_tag != tag or version.size != length or len(data) != 8 * count:
+    # The draft may have been removed, or replaced by a pack that began at the same time, and the record not.
+    if tag is None or draft != state.draft or len(data) != 8 * len(state.shards.blocks(shard)):
+        return None
+    version = state.writer.version_of(positions.shard_names[shard])
+    if version is None or (version.e_tag, version.size) != (tag, positions.shard_bytes[shard]):
         return None
     return np.frombuffer(data, np.uint64)
 

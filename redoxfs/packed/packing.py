@@ -266,12 +266,15 @@ def must_resume(there: bytes | None, draft: bytes, where: str) -> None:
 def _same_facts(one: bytes, other: bytes) -> bool:
     """Whether two drafts are of the same dataset and options. The verdict's words may differ between versions."""
     try:
-        first, second = (
-            {**draft, "manifest": _facts(draft["manifest"])} for draft in (json.loads(one), json.loads(other))
-        )
+        return facts_of(one) == facts_of(other)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # damaged
         return False
-    return first == second
+
+
+def facts_of(draft: bytes) -> dict[str, Any]:
+    """What a draft has but for the verdict. A damaged one can raise anything."""
+    read = json.loads(draft)
+    return {**read, "manifest": _facts(read["manifest"])}
 
 
 def _facts(manifest: dict[str, Any]) -> dict[str, Any]:
