@@ -37,6 +37,7 @@ from redoxfs.objects.errors import ObjectError
 from redoxfs.objects.index import UNUSED_S, NotPackedError, _install, fetch, load
 from redoxfs.objects.speed import measure
 from redoxfs.objects.store import ObjectStore
+from redoxfs.objects.writer import Writer
 from redoxfs.packed import DamagedDatasetError, Index, load_index
 from redoxfs.packed.index import FOLDER, MANIFEST, arrays_of, describe, save_arrays
 from redoxfs.packed.packing import DRAFT, draft_of
@@ -790,3 +791,13 @@ def test_a_finished_shard_of_another_pack_is_not_kept(tmp_path: Path) -> None:
     assert pack_a_shard(b"one") == (True, True)
     assert pack_a_shard(b"two") == (True, False)
     assert pack_a_shard(b"one") == (True, False)
+
+
+def test_a_folder_that_a_console_has_made_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    itself = "<Contents><Key>p/</Key><LastModified>2024-01-01T00:00:00Z</LastModified><Size>0</Size></Contents>"
+    answer = f"<ListBucketResult><IsTruncated>false</IsTruncated>{itself}</ListBucketResult>"
+    (tmp_path / "bucket?list-type=2&prefix=p%2F").write_text(answer)
+    with serving(tmp_path) as server:
+        for name, value in object_server.environment(AWS_SKIP_SIGNATURE="true", AWS_ENDPOINT_URL=server.url).items():
+            monkeypatch.setenv(name, value)
+        assert Writer(parse_address("s3://bucket/p"), DEADLINE_S).names(most=1) == []

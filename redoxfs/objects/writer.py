@@ -118,7 +118,8 @@ class Writer:
         async def listed() -> list[str]:
             found: list[str] = []
             async for batch in obstore().list(self._store, below, chunk_size=1000 if most is None else most):
-                found += [entry["path"] for entry in batch]
+                # Consoles make an object of the folder itself.
+                found += [entry["path"] for entry in batch if entry["path"]]
                 if most is not None and len(found) >= most:
                     break
             return found
