@@ -1,6 +1,7 @@
 """The cache: what is kept is found again, and whatever happens to it, a reader gets the bytes of the source."""
 
 import errno
+import fcntl
 import logging
 import os
 import random
@@ -478,6 +479,29 @@ def test_a_dataset_in_use_is_not_removed(source: Path, cache: Path) -> None:
     root.remove(entry.key)
     assert root.entries() == []
     assert root.used_bytes() == 0
+    root.close()
+
+
+def test_a_dataset_that_a_mount_makes_anew_while_two_remove_it_is_not_removed(
+    source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cached(source, cache) as here:
+        here.fill()
+        key = here.copies._folder.key
+    root, lock = Root(cache), fcntl.flock
+    folders = []
+
+    def after_another(fd: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        root.remove(key)
+        folders.append(root.folder(key))
+        lock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", after_another)
+    with pytest.raises(InUseError):
+        root.remove(key)
+    assert [entry.key for entry in root.entries()] == [key]
+    folders[0].close()
     root.close()
 
 

@@ -186,6 +186,10 @@ class Root:
             fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not os.path.samestat(os.stat(folder / "lock"), os.fstat(fd)):
+                    # Another process has removed the folder, and a mount has made a new one.
+                    self.remove(key)
+                    return
                 # At once, so that what is left of it after a crash is not taken for a cache.
                 gone = self.path / f"{_REMOVED}{key}-{os.getpid()}"
                 folder.rename(gone)
