@@ -33,6 +33,7 @@ from packs import (
 from redoxfs.cli import main
 from redoxfs.dataset import SourceError
 from redoxfs.launch.forks import forked
+from redoxfs.linux import durable
 from redoxfs.packed import MANIFEST, DamagedDatasetError, PackError, is_packed, load_index, verify
 from redoxfs.packed.index import FOLDER, PACKING
 from redoxfs.packed.packing import DRAFT, LOCK
@@ -547,6 +548,25 @@ def test_a_destination_that_cannot_be_written_is_named(
     monkeypatch.setattr(os, call, read_only)
     with pytest.raises(PackError, match=f"^{re.escape(os.fspath(dst))}{re.escape(inside)}: Read-only file system; "):
         pack_here(source, dst, OPTIONS, catalog=catalog)
+
+
+def test_a_filesystem_that_syncs_no_directory_takes_a_pack(
+    source: Path, tmp_path: Path, reference: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = os.fsync
+
+    def sync_files(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", sync_files)
+    dst = tmp_path / "dst"
+    pack_here(source, dst, OPTIONS)
+    assert files_in(dst) == reference
+    with opened(tmp_path) as folder:
+        durable.replace(folder, "state", b"new")
+    assert (tmp_path / "state").read_bytes() == b"new"
 
 
 def test_a_dataset_with_a_damaged_manifest_is_not_overwritten(source: Path, tmp_path: Path) -> None:

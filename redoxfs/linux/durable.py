@@ -3,8 +3,10 @@
 The order is always the same: write the new file, sync it, rename it into place, sync the directory. A rename is atomic,
 so a reader sees the old content or the new; without the sync of the file before it, a power failure may leave the new
 name with no content, and without that of the directory after it, the rename may be lost.
+On filesystems that sync no directory (OrangeFS, shared folders of VirtualBox), a rename is as durable as they make it.
 """
 
+import errno
 import os
 import re
 import secrets
@@ -24,9 +26,18 @@ def sync_directory(path: Path) -> None:
     """Make renames in a directory, or into it, survive a power failure."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        _sync_names(fd)
     finally:
         os.close(fd)
+
+
+def _sync_names(folder_fd: int) -> None:
+    try:
+        os.fsync(folder_fd)
+    except OSError as error:
+        # The kernel's answer where a filesystem has no such call.
+        if error.errno != errno.EINVAL:
+            raise
 
 
 def rename(source: Path, target: Path) -> None:
@@ -54,7 +65,7 @@ def replace(folder_fd: int, name: str, data: bytes) -> None:
         with suppress(OSError):
             os.unlink(beside, dir_fd=folder_fd)
         raise
-    os.fsync(folder_fd)
+    _sync_names(folder_fd)
 
 
 def is_leftover(found: str, name: str) -> bool:
