@@ -1,7 +1,7 @@
 """The index of archives, kept between mounts: the members of each archive, and the tree of all.
 
-It is used like a kept scan (`redoxfs.dataset.cache`): an archive is as it was if it has its path, length, mtime and
-inode, unless it was written less than 2 s before it was indexed. It never fails a mount.
+It is used like a kept scan (`redoxfs.dataset.cache`): an archive is as it was if it has its path, length, mtime, ctime
+and inode, unless it was written less than 2 s before it was indexed. It never fails a mount.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 class Archive:
     """A file. ``path`` leads to it from the root, through no symlink; ``name`` is what the user calls it.
 
-    An object has no inode. Its ``e_tag`` is the server's, if there is one.
+    An object has no inode and no ctime. Its ``e_tag`` is the server's, if there is one.
     """
 
     path: str
@@ -44,6 +44,7 @@ class Archive:
     uid: int
     gid: int
     e_tag: str | None = None
+    ctime_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

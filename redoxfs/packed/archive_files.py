@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from redoxfs.linux.times import mtime_ns
+from redoxfs.linux.times import ctime_ns, mtime_ns
 from redoxfs.packed.archive_cache import Archive
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ class OnDisk:
                 raise OSError(failure.errno, failure.strerror, name) from None
             if not stat.S_ISREG(now.st_mode):
                 raise UnusableArchiveError(f"{name} is not a regular file")
-            owned = stat.S_IMODE(now.st_mode), now.st_uid, now.st_gid
-            found.append(Archive(path, name, now.st_size, mtime_ns(now), now.st_ino, *owned))
+            found.append(_as_it_is(path, name, now))
         return tuple(found)
 
     @contextmanager
@@ -105,8 +104,8 @@ class OnDisk:
                     raise OSError(failure.errno, failure.strerror, archives[at].name) from None
             yield fds
             for at, fd in fds.items():
-                now, archive = os.fstat(fd), archives[at]
-                if (now.st_size, mtime_ns(now), now.st_ino) != (archive.bytes, archive.mtime_ns, archive.inode):
+                archive = archives[at]
+                if _as_it_is(archive.path, archive.name, os.fstat(fd)) != archive:
                     raise UnusableArchiveError(f"{archive.name} is being written; try again when it is complete")
         finally:
             for fd in fds.values():
@@ -117,3 +116,8 @@ class OnDisk:
 
     def failure(self, archive: Archive, error: int) -> OSError:
         return OSError(error, os.strerror(error), archive.name)
+
+
+def _as_it_is(path: str, name: str, now: os.stat_result) -> Archive:
+    owned = stat.S_IMODE(now.st_mode), now.st_uid, now.st_gid
+    return Archive(path, name, now.st_size, mtime_ns(now), now.st_ino, *owned, ctime_ns=ctime_ns(now))

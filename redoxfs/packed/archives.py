@@ -1,6 +1,6 @@
 """The index of tar archives: their members, and the tree that they make. It is kept like the scan of a directory.
 
-C reads the headers (native/archive.c), several archives at once. An archive whose length, mtime and inode are those of
+C reads the headers (native/archive.c), several archives at once. An archive whose length, times and inode are those of
 the kept index is not read again. While a long index is made, what there is of it is kept now and then, so that an
 interrupted one goes on.
 
@@ -305,7 +305,7 @@ def _grown(archives: tuple[Archive, ...], volumes: list[Volume], layout: str, re
 
 
 def _checksum(archives: Sequence[Archive], volumes: Sequence[Volume], layout: str) -> str:
-    versions = [(archive.bytes, archive.mtime_ns, archive.inode, archive.e_tag) for archive in archives]
+    versions = [(each.bytes, each.mtime_ns, each.ctime_ns, each.inode, each.e_tag) for each in archives]
     digest = xxhash.xxh3_128(json.dumps([versions, layout]).encode())
     for volume in volumes:
         digest.update(volume.members.tobytes())
