@@ -139,6 +139,13 @@ def test_a_lap_of_few_chunks_is_not_called_bad_by_chance() -> None:
     assert [shuffled(quality, chunks) for chunks in (12, 600)] == ["good", "bad: like the lap before"]
 
 
+def test_a_node_that_draws_from_its_own_part_is_not_called_bad_for_that() -> None:
+    """The third epoch of one of two nodes, 64,000 samples in chunks of 64, a tenth in memory, as `PoolCluster` has it:
+    5.3 times the mates of a random order of its part, as many as one node has."""
+    quality = LapQuality(0.34, -0.04, 1840, 332.0, 152.0, 31.4, 32)
+    assert [shuffled(quality, 1000, nodes) for nodes in (2, 1, None)] == ["good", *["bad: chunks stay together"] * 2]
+
+
 def test_each_entropy_is_beside_that_of_a_random_order() -> None:
     text = " ".join(seen(history()).words).replace("\N{NO-BREAK SPACE}", " ")
     assert "7.10 of 7.50" in text

@@ -324,7 +324,7 @@ def _shuffle(laps: Sequence[Lap]) -> Html:
         quality = lap.quality
         cells = [
             _lap_name(lap),
-            shuffled(quality, lap.grown.get("chunks")),
+            shuffled(quality, lap.grown.get("chunks"), lap.grown.get("nodes")),
             html.number(quality.displacement),
             html.number(quality.rank_correlation),
             html.number(quality.mate_pairs),
@@ -350,9 +350,10 @@ def _shuffle(laps: Sequence[Lap]) -> Html:
                 "Displacement is how far a sample moves from one lap to the next, as a share of the lap: a third where "
                 "both are random, which is the longest bar. The rank correlation of two laps is 0 where they are "
                 "independent. Mate pairs are the pairs of one chunk that meet in a batch of 256, beside the number for "
-                "a random order; a shuffle buffer with a tenth of the samples has up to six times as many. Entropies "
-                "are of the chunks and the classes in such a batch, in bits, beside those of a random order: the "
-                "nearer, the better mixed. Classes come in the order in which the job asks for them. All are "
+                "a random order; a shuffle buffer with a tenth of the samples has up to six times as many. One of N "
+                "nodes serves mostly samples of its own part of the chunks, so they meet up to N times as often there. "
+                "Entropies are of the chunks and the classes in such a batch, in bits, beside those of a random order: "
+                "the nearer, the better mixed. Classes come in the order in which the job asks for them. All are "
                 "estimates, from so many samples and batches. Smaller chunks, and up to an eighth of the samples in "
                 "memory, mix more.",
             ),
@@ -365,14 +366,16 @@ def _shuffle(laps: Sequence[Lap]) -> Html:
     )
 
 
-def shuffled(quality: LapQuality, chunks: float | None = None) -> str:
-    """Whether the order of a lap is good for training, in words. ``chunks``: of the dataset, if known."""
+def shuffled(quality: LapQuality, chunks: float | None = None, nodes: float | None = None) -> str:
+    """Whether the order of a lap is good for training, in words. ``chunks``: of the dataset; ``nodes``: that share it.
+    None: not known, or one node."""
     alike, mates, random_mates = quality.rank_correlation, quality.mate_pairs, quality.mate_pairs_if_random
     # Three standard errors, where few samples were followed. Those of a chunk are read together, so they count once.
     followed = min(quality.followed, chunks or quality.followed)
     if alike is not None and abs(alike) > max(ALIKE, 3 / max(1, followed) ** 0.5):
         return "bad: like the lap before" if alike > 0 else "bad: the lap before, reversed"
-    if mates is not None and random_mates and mates > max(MOST_MATES * random_mates, 1.0):
+    # A node draws from its own part. The batches of all nodes together have no more mates by that.
+    if mates is not None and random_mates and mates > max(MOST_MATES * random_mates * (nodes or 1), 1.0):
         return "bad: chunks stay together"
     return "good"
 
