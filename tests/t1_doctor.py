@@ -493,6 +493,21 @@ def test_memory_is_advised_within_what_there_is(
     assert (memory.level, memory.command) == (level, command)
 
 
+def test_a_command_that_mounts_has_memory_where_the_default_is_too_little() -> None:
+    """`mount` would refuse it otherwise."""
+    slow = a_probe({1: 50, 8: 400, 128: 6400}, long_bytes_per_s=2e9)
+    for changes, measured, of_lines in (
+        ({}, slow, ["verdict", "packing", "memory needed"]),
+        ({"shards": 9}, a_probe({1: 500}, is_packed=True), ["verdict", "memory needed"]),
+        ({"shards": 9, "is_archive": True}, a_probe({1: 500}, is_packed=True), ["verdict", "memory needed"]),
+    ):
+        found = advise(Path("/data"), facts(**(changes | {"least_memory": 10 * GIB})), measured, 30 * GIB)
+        commands = {each.name: each.command for each in found if each.command}
+        assert [*commands] == of_lines
+        where = "/data MOUNTPOINT" if "is_archive" in changes else "/data"
+        assert set(commands.values()) == {f"redoxfs mount --memory 10GiB {where}"}
+
+
 def test_too_little_memory_is_a_problem() -> None:
     found = named(advise(Path("/data"), facts(least_memory=2 * GIB), None, GIB))
     assert found["memory needed"].level is Level.PROBLEM

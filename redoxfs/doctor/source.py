@@ -154,12 +154,12 @@ def _verdict(source: Path, facts: Facts, probe: Probe | None, guess: Estimate | 
     if facts.shards:
         how = f"an epoch takes about {_about(guess.packed)} through redoxfs, beside the training"
         if facts.is_archive:
-            return _verdict_of_archives(where, facts, how)
+            return _verdict_of_archives(where, facts, how, available)
         if not facts.redirects:
             why = facts.line.removeprefix("not redirecting: ")
             found = f"this copy redirects nothing, so it gains nothing, because {why}"
             return warning(NAME, found, "pack the dataset again, with other --classes", cause="not redirected")
-        return advice(NAME, f"ready: it is packed, and {how}", f"redoxfs mount {where}", cause="packed")
+        return advice(NAME, f"ready: it is packed, and {how}", _mount(where, facts, available), cause="packed")
     assert guess.plain_eight is not None
     assert guess.directory is not None
     plain = guess.plain_eight
@@ -189,16 +189,25 @@ def _verdict(source: Path, facts: Facts, probe: Probe | None, guess: Estimate | 
         what = f"as it is, redoxfs would redirect nothing and gain nothing, because {why}"
         return warning(NAME, what, command, **{**values, "cause": "not redirected"})
     command = (
-        f"redoxfs pack {_option(_chunk(facts, probe))}{where} {_beside(source)}" if packs else f"redoxfs mount {where}"
+        f"redoxfs pack {_option(_chunk(facts, probe))}{where} {_beside(source)}"
+        if packs
+        else _mount(where, facts, available)
     )
     return advice(NAME, f"{_words_of_cause(probe)}: {what}{cached}", command, **values)
 
 
-def _verdict_of_archives(where: str, facts: Facts, how: str) -> Result:
+def _mount(where: str, facts: Facts, available: int) -> str:
+    """The command that mounts a dataset, with --memory where the default is too little."""
+    least = facts.least_memory
+    option = f"--memory {format_needed(least)} " if least > default_memory(available) else ""
+    return f"redoxfs mount {option}{where}"
+
+
+def _verdict_of_archives(where: str, facts: Facts, how: str, available: int) -> Result:
     """``how`` long an epoch takes. Options of the mount decide what is redirected, for nothing was packed."""
     if facts.redirects:
         found = f"ready: redoxfs reads these archives as they are, and {how}"
-        return advice(NAME, found, f"redoxfs mount {where} MOUNTPOINT", cause="packed")
+        return advice(NAME, found, f"{_mount(where, facts, available)} MOUNTPOINT", cause="packed")
     found = (
         "as they are, redoxfs would redirect nothing in these archives and gain nothing, because "
         f"{facts.line.removeprefix('not redirecting: ')}; if each sample has its label in a member of its own, such as "
@@ -343,7 +352,7 @@ def _packing(source: Path, facts: Facts, guess: Estimate, chunk: int, available:
             "packing",
             f"not needed: redoxfs from the directory is about {gain:.1f} times as fast as plain files with {READERS} "
             f"workers, as it reads more files at the same time{cached}",
-            f"redoxfs mount {where}",
+            _mount(where, facts, available),
             **values,
         )
     return ok(
@@ -371,7 +380,7 @@ def _memory(source: Path, facts: Facts, available: int) -> Result:
         return advice(
             "memory needed",
             f"{needed} at least, more than the default of {format_bytes(default)}",
-            f"redoxfs mount --memory {needed} {where}",
+            _mount(where, facts, available),
             **values,
         )
     if facts.tenth_memory <= default:
