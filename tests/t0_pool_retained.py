@@ -189,6 +189,23 @@ def test_a_stat_before_each_open_costs_no_retained_sample() -> None:
     assert pool.policy.retained_bytes == len(kept) * SIZE_BYTES
 
 
+def test_a_retained_sample_saves_a_read_with_its_turn_and_not_before() -> None:
+    """What a counter has counted, it never takes back, as when a reservation ends without a turn."""
+    pool = Pool(TEN, 16, resident=0.6)
+    [*pool.epochs(1)]
+    kept = retained(pool)
+    saved = pool.policy.reads_saved
+    reserved = [each for each in map(pool.policy.reserve, range(pool.samples)) if each in kept]
+    assert len(reserved) > 500
+    assert pool.policy.reads_saved == saved
+    for number, sample in enumerate(reserved):
+        if number % 2:
+            pool.policy.put_back(sample)
+        else:
+            pool.policy.take(sample)
+    assert pool.policy.reads_saved == saved + (len(reserved) + 1) // 2
+
+
 def test_what_is_given_back_is_drawn_at_random_and_filled_again() -> None:
     times: Counter[int] = Counter()
     for seed in range(6):

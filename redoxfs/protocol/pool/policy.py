@@ -103,6 +103,8 @@ class PoolPolicy(Loads, ServingPolicy):
         is_retained = place < self._queues.stream[cls]
         chosen = self._take_out(cls, place)
         if is_retained:
+            # It counts with its turn, which it may not get.
+            self.reads_saved -= 1
             self._hold_room(self._bytes[chosen])
         self._queues.had[chosen] = RESERVED
         self._reserved.setdefault(cls, {})[chosen] = RETAINED if is_retained else LOADED
@@ -137,7 +139,6 @@ class PoolPolicy(Loads, ServingPolicy):
             self._queues.make_resident_again(cls, reserved, retained=found == RETAINED)
             self._free_bytes -= size_bytes
             if found == RETAINED:
-                self.reads_saved -= 1
                 self._retained_bytes += size_bytes * self._is_retained[reserved]
             return True
         self._queues.make_fresh_again(cls, reserved)
@@ -249,6 +250,7 @@ class PoolPolicy(Loads, ServingPolicy):
         loads: tuple[Load, ...] = () if self._reserved[cls][sample] else (self._load_on_demand(sample),)
         if self._reserved[cls][sample] == RETAINED:
             self._reserved[cls][sample] = LOADED
+            self.reads_saved += 1
             self._hold_room(-self._bytes[sample])
         if self._bytes[sample] > self._free_bytes:
             self._queues.stays[sample] = 0
