@@ -1,10 +1,11 @@
 """What tables say, and how they look off a terminal."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from redoxfs.cli import inspect, status
+from redoxfs.cli import inspect, main, status
 from redoxfs.cli.table import _print_rich, print_table
 from redoxfs.linux.detach import _ask_helper
 
@@ -83,3 +84,23 @@ def test_without_mtab_the_error_says_how_to_make_it(tmp_path: Path, monkeypatch:
     with pytest.raises(OSError) as refused:
         _ask_helper(tmp_path, ["-u"])
     assert "ln -s ../proc/self/mounts /etc/mtab" in str(refused.value)
+
+
+@pytest.mark.parametrize("classes", ["dir", "any", "sampler"])
+def test_inspect_speaks_of_classes_as_an_epoch_of_one_split_has_them(
+    classes: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No chunk has classes of two splits, and no epoch reads them mixed."""
+    for number in range(600):
+        folder = tmp_path / ("train", "val")[number % 2] / f"c{number // 2 % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.jpg").write_bytes(b"x")
+    assert main(["inspect", "--json", "--classes", classes, str(tmp_path)]) == 0
+    facts = json.loads(capfd.readouterr().out)
+    shown = dict(inspect.rows(facts))
+    assert facts["exact_files"] == (600 if classes == "sampler" else 0)
+    if classes == "dir":
+        assert facts["block_variance"] < facts["block_variance_if_random"] <= 1
+        assert shown["classes in a batch"].endswith("a random order has 1.00 bits")
+    else:
+        assert not {"classes in a batch", "classes in a chunk"} & shown.keys()

@@ -109,7 +109,7 @@ def gather(
         "entries": len(tree),
         "files": files,
         "sample_files": catalog.sample_files,
-        "exact_files": files - len(catalog.members),
+        "exact_files": files if catalog.is_for_sampler else files - len(catalog.members),
         "samples": samples,
         "classes": len(catalog.class_names),
         "class_trees": list(catalog.class_trees),
@@ -123,7 +123,7 @@ def gather(
         "seed": seed,
         "policy": policy,
         **_memory(dataset, with_cache, policy, memory_bytes, nodes),
-        **_shuffle(dataset, per_class),
+        **_shuffle(dataset),
         **_packed(dataset),
     }
 
@@ -209,8 +209,6 @@ def _memory(dataset: Dataset, with_cache: "Cells | None", policy: str, memory_by
 
 def _shuffled(dataset: Dataset, reads: dict[str, float]) -> dict[str, Any] | None:
     """How well the pool shuffles with each memory, about; None where there is no whole batch."""
-    import numpy as np
-
     from redoxfs.telemetry.expected_quality import entropy_of_permutation, expected_of_pool
     from redoxfs.telemetry.quality import BATCH
 
@@ -220,22 +218,37 @@ def _shuffled(dataset: Dataset, reads: dict[str, float]) -> dict[str, Any] | Non
     found = {
         name: expected_of_pool(of_chunk, read_share=share, held_share=_SHARES[name]) for name, share in reads.items()
     }
-    per_class = np.bincount(dataset.catalog.class_of)
+    per_class = _classes_of_largest_tree(dataset)
+    of_classes = round(entropy_of_permutation(per_class), 3) if per_class.sum() >= BATCH else None
     return {
         "batch": BATCH,
         "mates": {name: round(each.mates, 3) for name, each in found.items()},
         "chunk_entropy": {name: round(each.chunk_entropy, 3) for name, each in found.items()},
         "chunk_entropy_if_random": round(entropy_of_permutation(of_chunk), 3),
-        "class_entropy_if_random": round(entropy_of_permutation(per_class), 3),
+        "class_entropy_if_random": of_classes,
     }
 
 
-def _shuffle(dataset: Dataset, per_class: Any) -> dict[str, Any]:
-    """How evenly chunks have the classes."""
+def _classes_of_largest_tree(dataset: Dataset) -> Any:
+    """int64[classes]: how many samples each class has in the tree with the most samples, as an epoch reads one tree."""
+    import numpy as np
+
+    tree_of_class = dataset.catalog.tree_of_class
+    per_class = np.bincount(dataset.catalog.class_of, minlength=len(tree_of_class))
+    of_tree = np.bincount(tree_of_class, per_class)
+    return np.where(tree_of_class == np.argmax(of_tree), per_class, 0) if len(of_tree) else per_class
+
+
+def _shuffle(dataset: Dataset) -> dict[str, Any]:
+    """How evenly the chunks of the largest tree have its classes."""
+    import numpy as np
+
     from redoxfs.telemetry.expected_quality import block_variance
 
-    cells = dataset.cells.cells
-    found = block_variance(cells, dataset.catalog.class_of, per_class)
+    cells, class_of, per_class = dataset.cells.cells, dataset.catalog.class_of, _classes_of_largest_tree(dataset)
+    # What is appended is of holes.
+    cells = np.where(np.append(per_class[class_of] > 0, False)[cells], cells, -1)
+    found = block_variance(cells, class_of, per_class)
     of_chunks, at_random = (None, None) if found is None else (round(each, 3) for each in found)
     # Not all chunks are full.
     filled = max(1, int((cells >= 0).any(axis=1).sum()))
@@ -312,15 +325,16 @@ def _each(nodes: int, sizes: dict[str, int]) -> str:
 def _shuffle_rows(shuffled: dict[str, Any]) -> list[tuple[str, str]]:
     mates = ", ".join(f"{name} {times:,.1f}" for name, times in shuffled["mates"].items())
     bits = ", ".join(f"{name} {each:.2f}" for name, each in shuffled["chunk_entropy"].items())
-    return [
+    shown = [
         ("chunk mates", f"{mates} times those of a random order, in a batch of {shuffled['batch']}"),
         ("chunks in a batch", f"entropy {bits} bits; a random order has {shuffled['chunk_entropy_if_random']:.2f}"),
-        (
-            "classes in a batch",
-            "in the order of your script, with any memory; a random order has "
-            f"{shuffled['class_entropy_if_random']:.2f} bits",
-        ),
     ]
+    of_classes = shuffled["class_entropy_if_random"]
+    # Of one class, there is no order.
+    if of_classes:
+        words = f"in the order of your script, with any memory; a random order has {of_classes:.2f} bits"
+        shown.append(("classes in a batch", words))
+    return shown
 
 
 def _share(sample_files: int, files: int) -> str:
