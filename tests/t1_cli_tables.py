@@ -44,6 +44,14 @@ def test_status_shows_laps_and_waits_in_words() -> None:
     assert rows["waits for a load"] == "1,184 started a load, 23 joined one in progress; 1.3 s waited in all"
 
 
+def test_status_says_from_when_on_it_counts_after_a_restart() -> None:
+    """Counters are of one daemon, and laps are of the mount."""
+    keeper = {"restarts": 2, "last_death": None}
+    told = dict(status.rows({"keeper": keeper}))["restarts"]
+    assert told == "2; opens, loads, waits and bytes count since the last"
+    assert "restarts" not in dict(status.rows({"keeper": keeper | {"restarts": 0}}))
+
+
 def test_status_shows_a_set_of_paths_that_comes_apart() -> None:
     laps = {name: {"number": 3, "turns": 0, "samples": 5000} for name in ("train", ".", "val")}
     stats = {"laps": laps, "split_paths": {"train": 1000, ".": 64, "val": 0}}

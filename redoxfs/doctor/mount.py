@@ -122,7 +122,7 @@ def _errors(stats: Mapping[str, Any], where: str) -> Result:
             f"{counted(errors, 'open or read', 'opens and reads')} failed",
             f"{_debug(where)}; the log names up to 100 files a minute",
         )
-    return ok("errors", "no open or read has failed")
+    return ok("errors", "no open or read has failed since this daemon began")
 
 
 def _changed(stats: Mapping[str, Any], where: str) -> Result:
@@ -130,7 +130,7 @@ def _changed(stats: Mapping[str, Any], where: str) -> Result:
     if changed:
         found = f"{counted(changed, 'file')} differ from the scan"
         return warning("changed files", found, again.scan_again(stats, where))
-    return ok("changed files", "none has changed since the scan")
+    return ok("changed files", "none that was read has changed since the scan")
 
 
 def check_waits(watched: Watched, period: str = "") -> Result:
