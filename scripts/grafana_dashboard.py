@@ -120,7 +120,8 @@ def up(builder: dashboard.Dashboard) -> None:
         ),
         number(
             "Restarts, last day",
-            "How often a keeper started another daemon in the last 24 hours, because the former one died.",
+            "How often a keeper started another daemon in the last 24 hours, because the former one died, or for "
+            "redoxfs restart.",
             units.Short,
             f"sum(increase({value('restarts_total')}[1d]))",
             (None, GREEN),
@@ -546,7 +547,7 @@ def troubles(builder: dashboard.Dashboard) -> None:
         ),
         number(
             "Last death of a daemon",
-            "When a daemon last ended and its keeper started another. No data: none has.",
+            "When a daemon last died and its keeper started another. No data: none has.",
             units.DateTimeFromNow,
             f"max({value('last_death_timestamp_seconds')}) * 1000",
             width=6,
