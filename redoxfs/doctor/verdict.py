@@ -176,9 +176,10 @@ def _without_sampler(stats: Mapping[str, Any], period: Period) -> Result | None:
 def _small_memory(stats: Mapping[str, Any], period: Period, free_bytes: int | None = None) -> Result | None:
     opens, loaded = period.get("opens"), period.get("samples_loaded")
     limit = int(stats.get("memory_limit_bytes") or 0)
+    samples_read = loaded + period.get("samples_reread")
     # A sample that is read in place of a lost node was never in memory here.
     reread = period.get("samples_reread") - period.get("degraded")
-    mean = period.get("bytes_read") / loaded if loaded else 0.0
+    mean = period.get("bytes_read") / samples_read if samples_read else 0.0
     chunk_bytes = mean * float(stats.get("chunk_size") or 0)
     if reread >= REREAD_SHARE * opens:
         why = f"{reread / opens:.0%} of the samples had left memory before their turn, and were read again"
@@ -233,7 +234,7 @@ def _slow_storage(stats: Mapping[str, Any], period: Period) -> Result | None:
         return _well(f"the cache fills ({filled}), and later epochs read it", period)
     reads, size = period.get("reads"), storage_bytes(period.grown)
     if not reads:
-        what = f"cannot say what programs wait for, because storage was not read: {_figures(period)}"
+        what = f"cannot say what programs wait for, because no chunk was read from storage: {_figures(period)}"
         return ok(NAME, what, cause="unknown")
     bandwidth = f"{format_bytes(int(size / period.seconds))}/s"
     if reads < _from_storage(period) / 2 or size / reads >= LONG_READ_BYTES:
