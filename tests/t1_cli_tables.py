@@ -41,6 +41,8 @@ def test_status_shows_laps_and_waits_in_words() -> None:
     }
     rows = dict(status.rows(stats))
     assert rows["laps"] == "train is in lap 2, 1,184 of 5,000 samples; the whole tree is in lap 1, 0 of 1 sample"
+    of_node = dict(status.rows({"laps": {"train": lap}, "nodes": 2, "node": 0}))
+    assert of_node["laps"] == "train is in lap 2, 1,184 of 5,000 samples at this node"
     assert rows["waits for a load"] == "1,184 started a load, 23 joined one in progress; 1.3 s waited in all"
 
 

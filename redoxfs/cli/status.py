@@ -215,10 +215,10 @@ def _if_any(stats: dict[str, Any], name: str) -> str | None:
 
 def _laps(stats: dict[str, Any]) -> str | None:
     """The lap of each tree, and how many samples had their turn in it; of several nodes, by this node alone."""
-    told = []
+    told, here = [], " at this node" if stats.get("nodes", 1) > 1 else ""
     for tree, lap in stats.get("laps", {}).items():
         turns = f"{lap['turns']:,} of {counted(lap['samples'], 'sample')}"
-        told.append(f"{tree or 'the whole tree'} is in lap {lap['number']:,}, {turns}")
+        told.append(f"{tree or 'the whole tree'} is in lap {lap['number']:,}, {turns}{here}")
     return "; ".join(told) or None
 
 

@@ -174,9 +174,9 @@ def _without_sampler(stats: Mapping[str, Any], period: Period) -> Result | None:
 
 
 def _small_memory(stats: Mapping[str, Any], period: Period, free_bytes: int | None = None) -> Result | None:
-    opens, loaded = period.get("opens"), period.get("samples_loaded")
+    opens = period.get("opens")
     limit = int(stats.get("memory_limit_bytes") or 0)
-    samples_read = loaded + period.get("samples_reread")
+    samples_read = period.get("samples_loaded") + period.get("samples_reread")
     # A sample that is read in place of a lost node was never in memory here.
     reread = period.get("samples_reread") - period.get("degraded")
     mean = period.get("bytes_read") / samples_read if samples_read else 0.0
