@@ -195,6 +195,33 @@ def test_a_mount_that_was_asked_to_redirect_nothing_says_so() -> None:
 
 
 @pytest.mark.parametrize(
+    ("verdict", "nodes", "policy", "command"),
+    [
+        ("if the script can take a sampler: --classes sampler", 2, "", None),
+        ("if the script can take a sampler: --classes sampler", 1, "--policy=slot", "redoxfs mount --classes=sampler "),
+        ("if the directory is the label: --classes dir", 1, "--policy=slot",
+         "redoxfs mount --policy=slot --classes=dir "),
+        ("if the directory is the label: --classes dir", 2, "",
+         "unmount all nodes, and mount each again with --classes dir"),
+        ("--classes none; every open returns the file that it names", 2, "--classes=none",
+         "unmount all nodes, and mount each again without --classes"),
+    ],
+)  # fmt: skip
+def test_no_mount_is_ended_for_one_that_would_be_refused(
+    verdict: str, nodes: int, policy: str, command: str | None
+) -> None:
+    """One for a sampler is of one node, with the pool, and nodes refuse one with another dataset."""
+    value = value_of("nothing_table")
+    value["stats"] |= {"verdict": f"not redirecting: {verdict}"} | ({"nodes": nodes} if nodes > 1 else {})
+    value["stats"]["request"]["words"] = [*filter(None, [policy]), "--", "/data", "/mnt"]
+    found = judged(value)
+    assert found.values["cause"] == "not redirected"
+    assert (found.command and found.command.removeprefix("redoxfs umount /situation/mnt && ")) == (
+        f"{command}/data /mnt" if command and command.endswith(" ") else command
+    )
+
+
+@pytest.mark.parametrize(
     ("name", "then"),
     [
         ("nothing_table", "mount again, without --catalog, with the options that it names and --classes sampler"),

@@ -22,8 +22,13 @@ def mount_again(stats: Mapping[str, Any], **changes: str | None) -> str | None:
         return None
     options, paths = asked
     file = catalog_of(stats)
-    if file is not None and not {f"--{name}" for name in changes}.isdisjoint(_OF_DATASET):
-        change = " ".join(f"--{name} {value}" for name, value in changes.items() if value is not None)
+    is_of_dataset = not {f"--{name}" for name in changes}.isdisjoint(_OF_DATASET)
+    change = " ".join(f"--{name} {value}" for name, value in changes.items() if value is not None)
+    if is_of_dataset and (stats.get("nodes") or 1) > 1:
+        # The other nodes refuse one that has another dataset.
+        how = f"with {change}" if change else f"without --{next(iter(changes))}"
+        return f"unmount all nodes, and mount each again {how}"
+    if file is not None and is_of_dataset:
         and_change = f" and {change}" if change else ""
         return f"{_shown(file)}  # mount again, without --catalog, with the options that it names{and_change}"
     for name, value in changes.items():

@@ -134,6 +134,9 @@ def _redirects_nothing(stats: Mapping[str, Any]) -> Result | None:
     if "--classes none" in why:
         return warning(NAME, found, again.without(stats, "--classes"), cause="not redirected")
     options = fitting(why)
+    if options.get("classes") == "sampler":
+        # Such a mount is of one node, with the pool.
+        options = {} if (stats.get("nodes") or 1) > 1 else options | {"policy": None}
     command = again.mount_again(stats, **options) if options else None
     return warning(NAME, found, command, cause="not redirected")
 
