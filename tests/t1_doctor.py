@@ -392,6 +392,7 @@ def test_a_dataset_without_redirection_is_not_to_be_packed() -> None:
     assert advised["redirection"].command == "redoxfs inspect --classes dir '/my data'"
     assert advised["packing"].level is Level.OK
     assert "memory needed" not in advised
+    assert "through redoxfs packed, if it could redirect. This" in advised["estimate"].found
     verdict = advised["verdict"]
     assert verdict.found == f"as it is, redoxfs would redirect nothing and gain nothing, because {line[17:]}"
     assert verdict.command == "redoxfs pack --classes dir '/my data' '/my data-packed'"
@@ -412,7 +413,8 @@ def test_archives_are_served_as_they_are_and_never_packed(redirects: bool) -> No
     assert verdict.found.startswith("ready: redoxfs reads these archives" if redirects else "as they are, ")
     assert ("--classes member:cls" in verdict.found) is not redirects
     assert "pack" not in verdict.found
-    assert "from these archives" in advised["estimate"].found
+    condition = "" if redirects else ", if it could redirect"
+    assert f"from these archives{condition}. This" in advised["estimate"].found
     assert all("redoxfs pack" not in (each.command or "") for each in advised.values())
 
 

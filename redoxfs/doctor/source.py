@@ -302,10 +302,12 @@ def _estimate(guess: Estimate, facts: Facts) -> Result:
             f"{_about(guess.directory)} through redoxfs from the directory",
             *ways,
         ]
+    # As it is, each open would read its own file.
+    when = "" if facts.redirects else ", if it could redirect"
     assumed = _if_assumed(guess, ", long reads of {}/s, which could not be measured")
     return ok(
         "estimate",
-        f"{what} {', '.join(ways)}. This follows from the reads above{assumed}, a cold cache, and about "
+        f"{what} {', '.join(ways)}{when}. This follows from the reads above{assumed}, a cold cache, and about "
         f"{DAEMON_FILES_PER_S:,.0f} files a second that one daemon serves; training itself comes on top",
         plain_1_s=guess.plain_one,
         plain_8_s=guess.plain_eight,
