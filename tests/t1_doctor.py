@@ -1,9 +1,12 @@
 """The doctor's checks of a machine that is made of files, and its advice for storage and datasets that are known."""
 
 import errno
+import json
 import os
 import pwd
+import random
 import resource
+import shlex
 import shutil
 import socket
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 from scrapes import told
 
+from redoxfs.cli import main
 from redoxfs.doctor.estimate import MOST_CHUNK, chunk_size, estimate
 from redoxfs.doctor.machine import (
     check_allow_other,
@@ -26,12 +30,13 @@ from redoxfs.doctor.machine import (
 from redoxfs.doctor.mount import Watched, check_mount, source_of
 from redoxfs.doctor.network import check_nodes
 from redoxfs.doctor.result import Level, Result, warning
-from redoxfs.doctor.source import Facts, advise, unusable
+from redoxfs.doctor.source import Facts, _facts, advise, unusable
 from redoxfs.doctor.storage import Probe, Round, kind_of, probe, results
 from redoxfs.launch.addresses import joined
 from redoxfs.launch.deadline import run_in_child
 from redoxfs.launch.errors import FuseUnavailableError, UsageError
 from redoxfs.launch.fuse_access import check_name
+from redoxfs.launch.path_status import path_status
 from redoxfs.telemetry import Outcome
 
 MIB = 1 << 20
@@ -421,20 +426,41 @@ def test_archives_are_served_as_they_are_and_never_packed(redirects: bool) -> No
 @pytest.mark.parametrize(
     ("changes", "command"),
     [
-        ({}, "redoxfs pack --chunk-size 12 /data /data-packed"),
-        ({"shards": 9}, "redoxfs mount --chunk-size 10 /data"),
-        ({"shards": 9, "is_archive": True}, "redoxfs mount --chunk-size 10 /data MOUNTPOINT"),
-        ({"shards": 9, "chunk_size": 1}, None),
+        ({}, "redoxfs mount --chunk-size 25 --memory 900MiB /data"),
+        ({"shards": 9, "is_archive": True}, "redoxfs mount --chunk-size 25 --memory 900MiB /data MOUNTPOINT"),
+        # Four open files alone take more than there is.
+        ({"smaller": ((1, 2 * GIB), (50, 2 * GIB))}, None),
+        ({"smaller": ()}, None),
     ],
 )
-def test_smaller_chunks_come_from_a_command_that_takes_such_a_source(
-    changes: dict[str, object], command: str | None
-) -> None:
-    """`pack` refuses what is packed, and `mount` a size that does not divide its chunks."""
-    large = facts(**({"chunk_size": 100, "least_memory": 2 * GIB} | changes))
+def test_smaller_chunks_are_advised_where_they_fit(changes: dict[str, object], command: str | None) -> None:
+    smaller = ((1, 500 * MIB), (25, 900 * MIB), (50, 3 * GIB // 2))
+    large = facts(**({"chunk_size": 100, "least_memory": 2 * GIB, "smaller": smaller} | changes))
     found = named(advise(Path("/data"), large, None, GIB))
     assert found["verdict"].command == command
     assert (found["memory needed"].command or "").endswith(command or "give it more memory")
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_mount_takes_the_smaller_chunks_that_are_advised(
+    is_packed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With the memory that the advice names. 9,000 bytes have no room for a chunk of 6 beside four open files."""
+    source = tmp_path / "data"
+    for number, name in enumerate(random.Random(0).sample(range(1 << 40), 600)):
+        folder = source / ("train", "val")[number % 2] / ("cat", "dog")[number // 2 % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name:010x}.jpg").write_bytes(b"x" * 1000)
+    if is_packed:
+        assert main(["pack", str(source), str(tmp_path / "packed")]) == 0
+        source = tmp_path / "packed"
+    monkeypatch.setattr("redoxfs.doctor.source.available_memory", lambda: 9_000)
+    advised = named(advise(source, _facts(path_status(str(source), 9.0), 9.0), None))
+    command = shlex.split(advised["verdict"].command or "")
+    assert command[:4] == ["redoxfs", "mount", "--chunk-size", "4"]
+    capfd.readouterr()
+    assert main(["inspect", "--json", *command[2:]]) == 0
+    assert json.loads(capfd.readouterr().out)["memory_suffices"] is True
 
 
 @pytest.mark.parametrize(

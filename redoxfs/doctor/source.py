@@ -37,7 +37,10 @@ _UNKNOWN = re.compile(r"none of [\d,]+ files? \([^)]*?(\.\w+), …\) counts as a
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A dataset, as `mount` would serve it. Sizes in bytes; ``shards`` is 0 if it is not packed, and no archive."""
+    """A dataset, as `mount` would serve it. Sizes in bytes; ``shards`` is 0 if it is not packed, and no archive.
+
+    ``smaller``: sizes of smaller chunks, and the least memory with each; where there is too little for these chunks.
+    """
 
     mode: str
     line: str
@@ -53,6 +56,7 @@ class Facts:
     least_memory: int
     tenth_memory: int
     is_archive: bool = False
+    smaller: tuple[tuple[int, int], ...] = ()
 
     @property
     def redirects(self) -> bool:
@@ -90,6 +94,9 @@ def _facts(source: PathStatus, timeout_s: float) -> Facts:
     )
     catalog = dataset.catalog
     regular = catalog.tree.kind_mask(stat.S_IFREG)
+    cells, least = dataset.cells, pool_memory_for(catalog, dataset.cells, 0.0)
+    # `mount` splits the chunks of shards, but only into equal parts.
+    sizes = divisors(cells.chunk_size)[:-1] if least > available_memory() else []
     return Facts(
         mode=str(catalog.verdict.mode),
         line=catalog.verdict.line,
@@ -103,8 +110,9 @@ def _facts(source: PathStatus, timeout_s: float) -> Facts:
         shards=0 if dataset.index is None else len(dataset.index.positions.shard_names),
         is_archive=dataset.kind == "archives",
         chunk_size=dataset.chunk_size,
-        least_memory=pool_memory_for(catalog, dataset.cells, 0.0),
-        tenth_memory=pool_memory_for(catalog, dataset.cells, _TEN_PERCENT),
+        least_memory=least,
+        tenth_memory=pool_memory_for(catalog, cells, _TEN_PERCENT),
+        smaller=tuple((size, pool_memory_for(catalog, cells.split(size), 0.0)) for size in sizes),
     )
 
 
@@ -148,7 +156,7 @@ def _verdict(source: Path, facts: Facts, probe: Probe | None, guess: Estimate | 
             f"memory is too small: {format_needed(facts.least_memory)} are needed at least, and "
             f"{format_bytes(available)} can be taken"
         )
-        return problem(NAME, found, _smaller_chunks(source, facts), cause="memory")
+        return problem(NAME, found, _smaller_chunks(where, facts, available), cause="memory")
     if probe is None or guess is None:
         return ok(NAME, "cannot say, because the storage was not measured", **values)
     if facts.shards:
@@ -218,16 +226,14 @@ def _verdict_of_archives(where: str, facts: Facts, how: str, available: int) -> 
     return warning(NAME, found, command, cause="not redirected")
 
 
-def _smaller_chunks(source: Path, facts: Facts) -> str | None:
-    """The command with which less memory is enough; None if none is."""
-    where, size = shlex.quote(os.fspath(source)), max(1, facts.chunk_size // 8)
-    if facts.chunk_size == 1:
+def _smaller_chunks(where: str, facts: Facts, available: int) -> str | None:
+    """The command with which the memory that there is suffices; None if there is none."""
+    fitting = [(size, least) for size, least in facts.smaller if least <= available]
+    if not fitting:
         return None
-    if not facts.shards:
-        return f"redoxfs pack --chunk-size {size} {where} {_beside(source)}"
-    # `mount` splits the chunks of shards, but only into equal parts.
-    size = max(each for each in divisors(facts.chunk_size) if each <= size)
-    return f"redoxfs mount --chunk-size {size} {where}{' MOUNTPOINT' if facts.is_archive else ''}"
+    size, least = max(fitting)
+    place = " MOUNTPOINT" if facts.is_archive else ""
+    return f"redoxfs mount --chunk-size {size} --memory {format_needed(least)} {where}{place}"
 
 
 def _cause(probe: Probe) -> str:
@@ -366,11 +372,12 @@ def _packing(source: Path, facts: Facts, guess: Estimate, chunk: int, available:
 
 
 def _memory(source: Path, facts: Facts, available: int) -> Result:
-    where = f"{shlex.quote(os.fspath(source))}{' MOUNTPOINT' if facts.is_archive else ''}"
+    path = shlex.quote(os.fspath(source))
+    where = f"{path} MOUNTPOINT" if facts.is_archive else path
     values = {"least": facts.least_memory, "tenth": facts.tenth_memory, "available": available}
     default = default_memory(available)
     if facts.least_memory > available:
-        smaller = _smaller_chunks(source, facts)
+        smaller = _smaller_chunks(path, facts, available)
         return problem(
             "memory needed",
             f"{format_needed(facts.least_memory)} at least, and {format_bytes(available)} can be taken",
