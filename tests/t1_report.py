@@ -185,6 +185,17 @@ def test_a_mount_whose_opens_all_hang_is_a_page(opens: int, words: str) -> None:
     assert "3 opens wait for their reply." in text.replace("\N{NO-BREAK SPACE}", " ")
 
 
+@pytest.mark.parametrize("samples", [0, 10])
+def test_only_a_mount_that_has_laps_is_said_to_have_completed_none(samples: int) -> None:
+    """One that redirects nothing has none, whatever is read."""
+    kept = History()
+    for second in (0, 1):
+        kept.add(whole(9 * second) | {"samples": samples}, float(second))
+    text = " ".join(seen(written(kept, 5.0, {**whole(9), **ABOUT})).words)
+    assert "Programs opened 9 files" in text.replace("\N{NO-BREAK SPACE}", " ")
+    assert ("No lap was completed yet" in text) is (samples > 0)
+
+
 def test_several_mounts_are_beside_each_other() -> None:
     text = " ".join(seen(history("train"), history("val")).words)
     assert "One mount beside another" in text

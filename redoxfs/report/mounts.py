@@ -262,7 +262,9 @@ LAP_ROWS = 60
 def _laps(run: Run) -> Iterator[Html]:
     trees = list(dict.fromkeys(lap.tree for lap in run.history.laps))
     if not trees:
-        yield tag("p", "No epoch was completed yet, so there are no laps to compare.", class_="about")
+        # A mount that redirects nothing has no laps, however many epochs were read.
+        if run.last.stats.get("samples"):
+            yield tag("p", "No lap was completed yet, so there are none to compare.", class_="about")
         return
     for tree in trees:
         laps = [lap for lap in run.history.laps if lap.tree == tree][-LAP_ROWS:]
