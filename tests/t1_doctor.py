@@ -389,6 +389,13 @@ def test_without_long_files_the_bandwidth_is_assumed_and_named() -> None:
     assert "if long reads come at" in advised["packing"].found
 
 
+def test_empty_files_were_measured_as_others_are() -> None:
+    empty = facts(total_bytes=0, file_bytes=0)
+    advised = named(advise(Path("/data"), empty, a_probe({1: 450, 8: 500}, mean_bytes=0), 50 * GIB))
+    assert "an epoch of 1,000,000 files, 0 B, takes about" in advised["estimate"].found
+    assert advised["verdict"].values["cause"] == "IOPS"
+
+
 def test_a_dataset_without_redirection_is_not_to_be_packed() -> None:
     line = "not redirecting: nothing shows that a and b are classes; if the directory is the label: --classes dir"
     bare = facts(samples=0, mode="none", line=line)

@@ -48,11 +48,11 @@ class Estimate:
 def estimate(probe: Probe, files: int, total_bytes: int) -> Estimate | None:
     """For ``files`` of ``total_bytes`` in all; None if the probe says nothing."""
     best = probe.best
-    if best is None or not files or not probe.bytes_per_s:
+    if best is None or not files:
         return None
     mean = max(1.0, total_bytes / files)
     daemon = min(DAEMON_FILES_PER_S, DAEMON_BYTES_PER_S / mean)
-    is_assumed = probe.long_bytes_per_s is None and probe.bytes_per_s < UNKNOWN_SPEED.bytes_per_s
+    is_assumed = not probe.long_bytes_per_s and probe.bytes_per_s < UNKNOWN_SPEED.bytes_per_s
     bandwidth = UNKNOWN_SPEED.bytes_per_s if is_assumed else probe.bytes_per_s
     packed = files / min(daemon, PACKED_SHARE * bandwidth / mean)
     if probe.is_packed:
