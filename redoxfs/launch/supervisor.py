@@ -88,10 +88,10 @@ class Supervised:
         with self._changed:
             self._changed.wait_for(lambda: self.is_ready or self.code is not None)
 
-    def wait_end(self, timeout_s: float | None = None) -> bool:
-        """Wait until nothing of the mount is left; whether that is so."""
+    def wait_end(self) -> None:
+        """Wait until nothing of the mount is left."""
         with self._changed:
-            return self._changed.wait_for(lambda: self.code is not None, timeout_s)
+            self._changed.wait_for(lambda: self.code is not None)
 
     def end(self) -> None:
         """Have the mount ended, also if programs use it. Returns at once."""
