@@ -30,15 +30,6 @@ NO_PROBE = ("--probe-seconds", "0.2")
 MEMORY_GROUPS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
 
 
-WITHOUT_HELPER = """
-for helper in /usr/bin/fusermount3 /bin/fusermount3 /usr/local/bin/fusermount3; do
-    [ ! -e $helper ] || mount --bind "$0" $helper
-done
-exec "$@"
-"""
-"""For a shell in a new mount namespace; $0 is an empty file, and $@ a command."""
-
-
 def doctor(machine: Machine, *words: str | Path, prefix: tuple[str, ...] = (), **options: Any) -> tuple[int, Any]:
     """The exit code, and the checks by name."""
     done = subprocess.run(
@@ -66,27 +57,6 @@ def test_a_machine_that_mounts_has_no_problem(machine: Machine) -> None:
     done = machine.ok("doctor")
     assert len(done.stdout.splitlines()) == len(checks)
     assert done.stdout.startswith("ok       /dev/fuse: ")
-
-
-@needs_root
-def test_a_device_that_is_hidden_is_found(machine: Machine) -> None:
-    hiding = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /dev/fuse && exec "$@"')
-    hidden = machine.folder / "hidden"
-    hidden.touch()
-    code, checks = doctor(machine, prefix=(*hiding, str(hidden)))
-    assert code == FOUND
-    assert checks["/dev/fuse"]["level"] == "problem"
-    assert checks["/dev/fuse"]["command"]
-
-
-@needs_root
-def test_a_missing_helper_is_found(machine: Machine) -> None:
-    empty = machine.folder / "empty"
-    empty.touch(0o644)
-    code, checks = doctor(machine, prefix=("unshare", "--mount", "sh", "-c", WITHOUT_HELPER, str(empty)))
-    # Root needs none.
-    assert code == 0
-    assert checks["fusermount3"]["level"] == "warning"
 
 
 @needs_root
