@@ -1,11 +1,9 @@
 """The access log of real mounts, beside what the programs that opened files got; slow opens; `redoxfs profile`."""
 
-import errno
 import fcntl
 import json
 import os
 import random
-import re
 import select
 import signal
 import struct
@@ -23,7 +21,6 @@ from machine import Machine, has_ended
 from opens_log import Tail, agree, log_of, read_by
 from patience import PATIENCE_S, until
 
-from redoxfs.fs.access_log import MOST_READERS
 from redoxfs.fs.slow_opens import LINES
 from redoxfs.telemetry.access_log import CONTINUED, HEADER, parse
 from redoxfs.telemetry.open_profile import OpenProfile
@@ -66,21 +63,6 @@ def serve_with(constant: tuple[str, str, float], machine: Machine, source: Path,
     program = [sys.executable, "-c", WITH_A_CONSTANT, *map(str, constant)]
     mount = [*program, "mount", str(source), str(machine.mnt), "--classes", "dir", *options]
     subprocess.run(mount, env=machine.environment, check=True, capture_output=True)
-
-
-def open_nonblocking(mountpoint: Path) -> int:
-    return os.open(log_of(mountpoint), os.O_RDONLY | os.O_NONBLOCK)
-
-
-def text_until(fd: int, opens: int) -> bytes:
-    """What the log has until this number of opens."""
-    waiting = select.poll()
-    waiting.register(fd, select.POLLIN)
-    text = b""
-    while len(re.findall(rb"(?m)^[^#]", text)) < opens:
-        assert waiting.poll(PATIENCE_S * 1000), "no line came"
-        text += os.read(fd, 1 << 16)
-    return text
 
 
 @pytest.mark.parametrize(
@@ -160,27 +142,6 @@ def test_a_reader_that_waits_ends_at_once_with_a_signal(machine: Machine, source
     machine.ok("umount", machine.mnt)
 
 
-def test_a_reader_that_must_not_wait_gets_what_is_there(machine: Machine, source: Path) -> None:
-    serve(machine, source)
-    fd = open_nonblocking(machine.mnt)
-    try:
-        waiting = select.poll()
-        waiting.register(fd, select.POLLIN)
-        assert waiting.poll(0)
-        assert os.read(fd, 4096) == HEADER
-        with pytest.raises(BlockingIOError):
-            os.read(fd, 4096)
-        assert waiting.poll(1) == []
-        (machine.mnt / "README").read_bytes()
-        line = text_until(fd, 1)
-        assert parse(line).path == b"README"
-        with pytest.raises(OSError, match="seek"):
-            os.lseek(fd, 0, os.SEEK_SET)
-    finally:
-        os.close(fd)
-    machine.ok("umount", machine.mnt)
-
-
 def test_a_reader_is_the_owner_and_counts_as_no_waiting_program(machine: Machine, source: Path) -> None:
     serve(machine, source)
     with Tail(machine.mnt), Tail(machine.mnt):
@@ -189,25 +150,6 @@ def test_a_reader_is_the_owner_and_counts_as_no_waiting_program(machine: Machine
     attributes = log_of(machine.mnt).stat()
     # It tells what other users open.
     assert (attributes.st_mode & 0o777, attributes.st_uid) == (0o400, os.getuid())
-    machine.ok("umount", machine.mnt)
-
-
-def test_too_many_readers_are_refused_and_others_read_on(machine: Machine, source: Path) -> None:
-    serve(machine, source)
-    fds = []
-    try:
-        fds += [open_nonblocking(machine.mnt) for _ in range(MOST_READERS)]
-        with pytest.raises(OSError, match="busy") as refused:
-            open_nonblocking(machine.mnt)
-        assert refused.value.errno == errno.EBUSY
-        (machine.mnt / "README").read_bytes()
-        for fd in fds:
-            assert text_until(fd, 1).count(b"README\tREADME\n") == 1
-    finally:
-        for fd in fds:
-            os.close(fd)
-    with Tail(machine.mnt):
-        pass
     machine.ok("umount", machine.mnt)
 
 
