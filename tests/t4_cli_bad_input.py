@@ -192,25 +192,6 @@ def test_an_invalid_amount_of_memory(redoxfs: Redoxfs, source: Path, mnt: Path, 
     refused(redoxfs("mount", source, mnt, f"--memory={size}"), 2, f"--memory {size}: ")
 
 
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        ("path,class\ntrain/n02121808/none.jpg,cat\n", ["none.jpg", "2"]),
-        ("path,class\ntrain/n02121808/cat0.jpg,cat\ntrain/n02121808/cat0.jpg,dog\n", ["cat0.jpg", "3"]),
-        ("path,weather\ntrain/n02121808/cat0.jpg,cat\n", ["class", "weather"]),
-    ],
-)
-def test_a_bad_class_table_names_the_line(
-    redoxfs: Redoxfs, source: Path, mnt: Path, tmp_path: Path, table: str, words: list[str]
-) -> None:
-    (tmp_path / "classes.csv").write_text(table)
-    for done in (
-        redoxfs("mount", source, mnt, "--classes", tmp_path / "classes.csv"),
-        redoxfs("inspect", source, "--classes", tmp_path / "classes.csv"),
-    ):
-        refused(done, 6, *words)
-
-
 def test_a_mistake_in_an_option_is_found_before_the_scan(
     redoxfs: Redoxfs, source: Path, mnt: Path, tmp_path: Path
 ) -> None:
@@ -230,14 +211,6 @@ def test_a_mistake_in_an_option_is_found_before_the_scan(
         done = redoxfs("mount", source, mnt, *words)
         refused(done, code, words[1])
         assert "catalog: " not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("option", "word"),
-    [("--sample", "--sample"), ("-omax_read=4096", "max_read"), ("--chunk-size=0", "'0'"), ("--policy=x", "'x'")],
-)
-def test_an_unknown_option_or_value(redoxfs: Redoxfs, source: Path, mnt: Path, option: str, word: str) -> None:
-    refused(redoxfs("mount", source, mnt, option), 2, word)
 
 
 def test_a_log_that_cannot_be_written(redoxfs: Redoxfs, source: Path, mnt: Path, tmp_path: Path) -> None:
