@@ -1,14 +1,11 @@
-"""The pool on a real mount: it decides like its core alone, stays within memory, and reads each chunk once."""
+"""The pool on a real mount: it decides like its core alone, and reads each chunk once."""
 
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from machine import Machine
-from t4_memory import highest_rss_bytes, rss_bytes
 
 from redoxfs.chunks import build_cells
 from redoxfs.dataset import build_catalog, read_tree
@@ -19,18 +16,6 @@ CLASSES, FILES, FILE_BYTES = 10, 100, 40_000
 CHUNK_SIZE = 8
 SEED = 11
 EPOCHS = 2
-
-OVER_MEMORY_BYTES = 48 << 20
-"""The daemon's memory beyond --memory, once it is up: pages of requests, threads, memory kept for the next files."""
-
-READER = """
-import random, sys
-paths = [line.rstrip("\\n") for line in sys.stdin]
-random.Random(sys.argv[1]).shuffle(paths)
-for path in paths:
-    with open(path, "rb") as file:
-        file.read()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -76,46 +61,3 @@ def test_a_mount_decides_like_the_core_alone(machine: Machine, source: Path) -> 
     chunks = stats["chunks"]
     assert EPOCHS * chunks <= loads <= (EPOCHS + 0.2) * chunks, "each chunk once an epoch, and some ahead"
     machine.ok("umount", machine.mnt)
-
-
-@pytest.mark.parametrize("packed", [False, True], ids=["directory", "packed"])
-def test_the_daemon_stays_within_memory_over_epochs(machine: Machine, source: Path, packed: bool) -> None:
-    served, options = source, ["--classes", "dir"]
-    if packed:
-        served, options = machine.folder / "packed", []
-        machine.ok("pack", source, served, "--classes", "dir")
-    memory = 16 << 20
-    machine.ok("mount", served, machine.mnt, *options, "--memory", str(memory))
-    pid = machine.pid()
-    before = rss_bytes(pid)
-    paths = "\n".join(str(path) for path in sorted(machine.mnt.rglob("*.jpg")))
-    readers = [
-        subprocess.Popen([sys.executable, "-c", READER, str(number)], stdin=subprocess.PIPE, text=True)
-        for number in range(4)
-    ]
-    try:
-        for reader in readers:
-            assert reader.stdin is not None
-            reader.stdin.write(paths)
-            reader.stdin.close()
-        for reader in readers:
-            # Every look counts, so this is no wait for one event.
-            while _runs(reader):
-                assert machine.stats()["memory_used_bytes"] <= memory
-        assert all(reader.returncode == 0 for reader in readers)
-    finally:
-        for reader in readers:
-            reader.kill()
-            reader.wait()
-    assert highest_rss_bytes(pid) <= before + memory + OVER_MEMORY_BYTES
-    assert machine.stats()["bytes_served"] > 5 * memory, "many times the size of memory was served"
-    machine.ok("umount", machine.mnt)
-
-
-def _runs(reader: "subprocess.Popen[str]") -> bool:
-    """Whether the reader runs, after a pause: without one the checks would take a core from the daemon."""
-    try:
-        reader.wait(0.05)
-    except subprocess.TimeoutExpired:
-        return True
-    return False
