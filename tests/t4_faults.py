@@ -76,30 +76,6 @@ def test_vanished_files_are_eio_at_their_own_turn(machine: Machine, source: Path
     assert served["train/cat/train-cat-3.png"] == 1
 
 
-def test_a_directory_or_fifo_in_place_of_a_file_is_eio(source: Path, root: Path) -> None:
-    for number, replace in enumerate((os.mkdir, os.mkfifo)):
-        path = source / f"train/cat/train-cat-{number + 7}.png"
-        path.unlink()
-        replace(path)
-    served, errors = epoch(root)
-    assert errors == [errno.EIO] * 2
-    assert len(served) == sum(CLASSES.values()) - 2
-
-
-def test_a_changed_file_is_served_as_it_is_and_counted(machine: Machine, source: Path, root: Path) -> None:
-    for number, size in ((1, 90_000), (2, 10)):
-        name = f"train/dog/train-dog-{number}.png"
-        (source / name).write_bytes(image(name, 1, number, size))
-    for _ in range(2):
-        served, errors = epoch(root)
-        assert not errors
-        assert len(served) == sum(CLASSES.values())
-    assert machine.stats()["changed"] == 2
-    exact = machine.mnt / ".redoxfs/exact/train/dog/train-dog-1.png"
-    assert exact.read_bytes() == (source / "train/dog/train-dog-1.png").read_bytes()
-    assert exact.stat().st_size == (source / "train/dog/train-dog-1.png").stat().st_size
-
-
 def test_an_exact_file_may_grow_and_shrink(machine: Machine, source: Path) -> None:
     (source / "notes.txt").write_text("first")
     machine.ok("mount", source, machine.mnt, *OPTIONS)
