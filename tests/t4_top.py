@@ -272,10 +272,3 @@ def test_top_needs_a_mount(machine: Machine, terminal: Terminal) -> None:
         terminal.until(says("no redoxfs mount is there"))
 
 
-def test_a_name_of_a_mount_is_no_escape_sequence(machine: Machine, source: Path, terminal: Terminal) -> None:
-    mountpoint = machine.folder / "\x1b[2J[red]x"
-    mountpoint.mkdir()
-    machine.ok("mount", source, mountpoint)
-    with top(terminal, machine):
-        terminal.until(lambda lines: any("?[2J[red]x" in line for line in lines[:2]) and figure(lines, "opens/s"))
-    machine.ok("umount", mountpoint)
