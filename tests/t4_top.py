@@ -270,5 +270,3 @@ def test_top_needs_a_mount(machine: Machine, terminal: Terminal) -> None:
     with top(terminal, machine, machine.mnt) as ended:
         assert ended() == 4
         terminal.until(says("no redoxfs mount is there"))
-
-

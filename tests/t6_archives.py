@@ -65,5 +65,3 @@ def test_webdataset_reads_the_shards_of_a_mount_that_serves_them_as_files(machin
     done = subprocess.run([sys.executable, "-c", READ, *urls], check=True, capture_output=True, text=True)
     every = {f"{number:07}": [300 * len(b"%d " % number), number] for number in range(KEYS)}
     assert [json.loads(line) for line in done.stdout.splitlines()] == [every, every]
-
-
