@@ -23,7 +23,7 @@ from redoxfs.launch.memory import available_memory, default_memory
 from redoxfs.launch.options import DatasetOptions, MemoryOptions
 from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.sizes import counted, format_bytes, format_needed, format_time
-from redoxfs.launch.source import Opening, evidence, open_dataset, open_root
+from redoxfs.launch.source import Dataset, Opening, cells_of, evidence, open_dataset, open_root
 
 _TEN_PERCENT = 0.1
 """docs/options.md, "Memory": the share of the samples to begin with."""
@@ -39,7 +39,8 @@ _UNKNOWN = re.compile(r"none of [\d,]+ files? \([^)]*?(\.\w+), …\) counts as a
 class Facts:
     """A dataset, as `mount` would serve it. Sizes in bytes; ``shards`` is 0 if it is not packed, and no archive.
 
-    ``smaller``: sizes of smaller chunks, and the least memory with each; where there is too little for these chunks.
+    ``smaller``: where memory is too little for these chunks, the size of smaller ones that fit, and the least memory
+    with them; None if none do.
     """
 
     mode: str
@@ -56,7 +57,7 @@ class Facts:
     least_memory: int
     tenth_memory: int
     is_archive: bool = False
-    smaller: tuple[tuple[int, int], ...] = ()
+    smaller: tuple[int, int] | None = None
 
     @property
     def redirects(self) -> bool:
@@ -94,9 +95,7 @@ def _facts(source: PathStatus, timeout_s: float) -> Facts:
     )
     catalog = dataset.catalog
     regular = catalog.tree.kind_mask(stat.S_IFREG)
-    cells, least = dataset.cells, pool_memory_for(catalog, dataset.cells, 0.0)
-    # `mount` splits the chunks of shards, but only into equal parts.
-    sizes = divisors(cells.chunk_size)[:-1] if least > available_memory() else []
+    least, available = pool_memory_for(catalog, dataset.cells, 0.0), available_memory()
     return Facts(
         mode=str(catalog.verdict.mode),
         line=catalog.verdict.line,
@@ -111,9 +110,25 @@ def _facts(source: PathStatus, timeout_s: float) -> Facts:
         is_archive=dataset.kind == "archives",
         chunk_size=dataset.chunk_size,
         least_memory=least,
-        tenth_memory=pool_memory_for(catalog, cells, _TEN_PERCENT),
-        smaller=tuple((size, pool_memory_for(catalog, cells.split(size), 0.0)) for size in sizes),
+        tenth_memory=pool_memory_for(catalog, dataset.cells, _TEN_PERCENT),
+        smaller=_that_fit(dataset, available) if least > available else None,
     )
+
+
+def _that_fit(dataset: Dataset, available: int) -> tuple[int, int] | None:
+    """The largest size of smaller chunks for which there is memory, and the least memory with them; None if none is."""
+    from redoxfs.node import pool_memory_for
+
+    catalog = dataset.catalog
+    # `mount` splits the chunks of shards, but only into equal parts.
+    for size in reversed(divisors(dataset.chunk_size)[:-1]):
+        least = pool_memory_for(catalog, dataset.cells.split(size), 0.0)
+        if least <= available and dataset.index is None:
+            # `mount` puts the samples of a directory side by side anew, which takes longer than to split.
+            least = pool_memory_for(catalog, cells_of(catalog, size, DatasetOptions().seed), 0.0)
+        if least <= available:
+            return size, least
+    return None
 
 
 def _quiet() -> None:
@@ -228,10 +243,9 @@ def _verdict_of_archives(where: str, facts: Facts, how: str, available: int) -> 
 
 def _smaller_chunks(where: str, facts: Facts, available: int) -> str | None:
     """The command with which the memory that there is suffices; None if there is none."""
-    fitting = [(size, least) for size, least in facts.smaller if least <= available]
-    if not fitting:
+    if facts.smaller is None or facts.smaller[1] > available:
         return None
-    size, least = max(fitting)
+    size, least = facts.smaller
     place = " MOUNTPOINT" if facts.is_archive else ""
     return f"redoxfs mount --chunk-size {size} --memory {format_needed(least)} {where}{place}"
 
