@@ -180,13 +180,12 @@ def _carry_out(state: _State, shard: int, tally: Tally) -> tuple[Sums, bool, boo
     shards, writer = state.shards, state.writer
     name = shards.positions.shard_names[shard]
     record = f"{PACKING}/{name}.record"
-    recorded = writer.read_if_there(record, MANIFEST_MAX_BYTES)
-    if recorded is not None:
-        known = _known_sums(state, recorded, shard)
-        if known is not None:
-            files = [entry for entry in shards.entries(shard).tolist() if shards.tree.is_file(entry)]
-            tally.add(len(shards.entries(shard)), int(shards.tree.size[files].sum()))
-            return known, True, True
+    recorded = _own_record(state, writer.read_if_there(record, MANIFEST_MAX_BYTES))
+    known = None if recorded is None else _known_sums(state, shard, *recorded)
+    if known is not None:
+        files = [entry for entry in shards.entries(shard).tolist() if shards.tree.is_file(entry)]
+        tally.add(len(shards.entries(shard)), int(shards.tree.size[files].sum()))
+        return known, True, True
     sums = np.zeros(len(shards.blocks(shard)), np.uint64)
     with ThreadPoolExecutor(READS_IN_FLIGHT, thread_name_prefix="redoxfs-pack") as pool:
         tag = writer.put_parts(name, _bytes_of(state, shard, sums, tally, pool))
@@ -195,17 +194,24 @@ def _carry_out(state: _State, shard: int, tally: Tally) -> tuple[Sums, bool, boo
     return sums, recorded is not None, False
 
 
-def _known_sums(state: _State, recorded: bytes, shard: int) -> Sums | None:
-    """The checksums of a recorded shard, if it is of this pack and the store still has that version of it."""
-    positions = state.shards.positions
-    text, _, data = recorded.partition(b"\n")
+def _own_record(state: _State, recorded: bytes | None) -> tuple[str | None, bytes] | None:
+    """The version and the checksums in a record of this pack; None if there is none.
+
+    The draft of another pack may have been removed, or replaced by a pack that began at the same time, and its records
+    not. Those of an earlier version of redoxfs do not say of which draft they are.
+    """
+    text, _, data = (recorded or b"").partition(b"\n")
     try:
         head = json.loads(text)
-        tag, draft = head["e_tag"], head["draft"]
+        return (head["e_tag"], data) if head["draft"] == state.draft else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    # The draft may have been removed, or replaced by a pack that began at the same time, and the record not.
-    if tag is None or draft != state.draft or len(data) != 8 * len(state.shards.blocks(shard)):
+
+
+def _known_sums(state: _State, shard: int, tag: str | None, data: bytes) -> Sums | None:
+    """The checksums of a recorded shard, if the store still has that version of it."""
+    positions = state.shards.positions
+    if tag is None or len(data) != 8 * len(state.shards.blocks(shard)):
         return None
     version = state.writer.version_of(positions.shard_names[shard])
     if version is None or (version.e_tag, version.size) != (tag, positions.shard_bytes[shard]):
