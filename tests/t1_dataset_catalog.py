@@ -545,6 +545,8 @@ def test_the_folder_of_the_paths_is_not_looked_for_among_many(tmp_path: Path) ->
 def test_a_wrong_table_is_an_error_with_its_line(tmp_path: Path, root: Path, text: str, line: int, words: str) -> None:
     (root / "link.jpg").symlink_to("train/1.jpg")
     os.link(root / "train/1.jpg", root / "train/1h.jpg")
+    # Its name is between that of 1 and that of 1.jpg.
+    make(root, "train/1-b.jpg")
     where = table(tmp_path, text)
     with pytest.raises(ClassesError) as caught:
         catalog(root, where)

@@ -342,10 +342,12 @@ class _Finder:
 
     def with_suffix(self, path: bytes) -> str:
         """For an error: that ``path`` and a suffix is there, in the source or in a folder of it; else nothing."""
+        stem = path + b"."
+        name = stem.rpartition(b"/")[2]
         for start in [b"", *self._starts(path)]:
-            at, names, _ = self._place(start + path)
-            if at < len(names) and names[at].startswith(path.rpartition(b"/")[2] + b"."):
-                there = start + path + names[at][len(path.rpartition(b"/")[2]) :]
+            at, names, _ = self._place(start + stem)
+            if at < len(names) and names[at].startswith(name):
+                there = start + stem.removesuffix(name) + names[at]
                 return f"; {show(there)} is there: write each path with its suffix"
         return ""
 
