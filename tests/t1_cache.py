@@ -18,13 +18,14 @@ import pytest
 from caches import Cached, cached
 from packs import flip, opened
 
-from redoxfs.cache import CacheStore, InUseError, Root, verify
+from redoxfs.cache import CacheStore, InUseError, Root, key_of, verify
 from redoxfs.cache import writer as writer_module
 from redoxfs.cache.segments import KEPT, encoded, encoded_bytes, read_batches, seed_of
 from redoxfs.cache.store import LEAST_FAILURES
 from redoxfs.cache.writer import Disk
 from redoxfs.chunks import DirectoryStore
 from redoxfs.cli import warmup
+from redoxfs.dataset import fingerprint, read_catalog, write_catalog
 from redoxfs.launch.cache import open_cache
 from redoxfs.launch.errors import DestinationError
 from redoxfs.launch.options import CacheOptions
@@ -154,6 +155,21 @@ def test_a_dataset_that_gets_another_path_has_the_same_cache(source: Path, cache
         here.fill()
     with cached(source.rename(source.with_name("renamed")), cache) as here:
         assert here.copies.number == SAMPLES
+
+
+def test_a_catalog_in_a_file_has_the_cache_of_before_a_snapshot_by_hard_links(source: Path, cache: Path) -> None:
+    with cached(source, cache) as here:
+        write_catalog(source.with_name("catalog"), here.catalog, asked={}, about={})
+        before = here.copies._folder.key
+        path, other = here.path_of(int(here.catalog.members[0])), source.with_name("snapshot")
+        # Until the clock of the filesystem has ticked.
+        while path.stat().st_ctime_ns == here.catalog.tree.ctime_ns[here.catalog.members[0]]:
+            other.unlink(missing_ok=True)
+            os.link(path, other)
+    catalog = read_catalog(source.with_name("catalog")).catalog
+    assert key_of(catalog, fingerprint(catalog), None) == before
+    with cached(source, cache) as here:
+        assert here.copies._folder.key != before
 
 
 def test_a_file_that_changed_since_the_scan_is_not_kept(source: Path, cache: Path) -> None:
