@@ -50,7 +50,7 @@ def test_status_says_from_when_on_it_counts_after_a_restart() -> None:
     """Counters are of one daemon, and laps are of the mount."""
     keeper = {"restarts": 2, "last_death": None}
     told = dict(status.rows({"keeper": keeper}))["restarts"]
-    assert told == "2; opens, loads, waits and bytes count since the last"
+    assert told == "2; opens, loads, waits and bytes are counted since the last restart"
     assert "restarts" not in dict(status.rows({"keeper": keeper | {"restarts": 0}}))
 
 

@@ -173,7 +173,7 @@ def _restarts(stats: dict[str, Any]) -> str | None:
         return None
     death = keeper.get("last_death")
     died = "" if death is None else f"; last death: {death['how']}, {_time(death['at'])}"
-    return f"{keeper['restarts']:,}{died}; opens, loads, waits and bytes count since the last"
+    return f"{keeper['restarts']:,}{died}; opens, loads, waits and bytes are counted since the last restart"
 
 
 def _time(seconds: float) -> str:
