@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from redoxfs.cli.options.mounts import UmountOptions
 from redoxfs.cli.umount import is_asked_for
+from redoxfs.launch.path_status import our_mount_of
+from redoxfs.launch.runtime_paths import control_path
 from redoxfs.linux import mount_table
 from redoxfs.linux.mount_table import Mount, mount_of, parse_mountinfo, read_mounts, source_text, topmost_at
 
@@ -149,3 +151,19 @@ def test_a_new_mount_with_the_number_of_one_that_has_ended_is_not_taken_for_it(m
     assert mount_table.also_mounted(ended) is None
     monkeypatch.setattr(mount_table, "read_mounts", lambda: (new, bound))
     assert mount_table.also_mounted(ended) == "it is also mounted at /bound"
+
+
+@pytest.mark.parametrize("asked", ["/made/set/x", "/bound/x"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_a_mount_and_a_bind_mount_of_it_the_one_with_the_socket_is_asked(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, is_first: bool
+) -> None:
+    """A copy of a mount namespace lists mounts in the order of the tree, not in the order in which they were made."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    root = Mount(1, 0, "0:1", "/", "/", "ext4", "/dev/vda", frozenset())
+    made = Mount(2, 1, "0:50", "/", "/made/set", "fuse.redoxfs", "/data", frozenset())
+    bound = replace(made, mount_id=3, mountpoint="/bound")
+    control_path(Path("/made/set")).touch()
+    found = our_mount_of(Path(asked), [root, *((made, bound) if is_first else (bound, made))])
+    assert found is not None
+    assert found.mount == made

@@ -10,12 +10,13 @@ import errno
 import os
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from redoxfs.launch.deadline import Child, Look, look
-from redoxfs.launch.errors import MountpointError, UsageError
-from redoxfs.launch.runtime_paths import remove_dead_sockets
+from redoxfs.launch.errors import CommandError, MountpointError, UsageError
+from redoxfs.launch.runtime_paths import control_path_of_daemon, remove_dead_sockets
 from redoxfs.launch.say import say
 from redoxfs.linux.detach import detach
 from redoxfs.linux.mount_table import Mount, mount_of, read_mounts, topmost_at
@@ -178,10 +179,18 @@ def our_mount_of(path: Path, mounts: Sequence[Mount]) -> PathStatus | None:
     through = mount_of(path, mounts)
     if through is None or not through.ours:
         return None
-    # A bind mount of it, or of a folder in it, comes later in the table. The daemon knows the path of the first alone.
-    whole = (each for each in mounts if each.shares(through) and each.root == "/")
-    mount = next((each for each in whole if topmost_at(Path(each.mountpoint), mounts) == each), through)
+    # It may be a bind mount. The daemon's socket has the name of the mount that the daemon made, which is mostly the
+    # first of them in the table. But a copy of a mount namespace lists mounts in the order of the tree.
+    whole = [each for each in mounts if each.shares(through) and each.root == "/"]
+    visible = [each for each in whole if topmost_at(Path(each.mountpoint), mounts) == each]
+    mount = next(filter(_has_socket, visible), next(iter(visible), through))
     return PathStatus(mount.mountpoint, Look(Path(mount.mountpoint), 0, stat.S_IFDIR, False), mount)
+
+
+def _has_socket(mount: Mount) -> bool:
+    with suppress(CommandError, OSError):
+        return control_path_of_daemon(Path(mount.mountpoint)).exists()
+    return False
 
 
 def place_in(mount: PathStatus, path: Path, mounts: Sequence[Mount]) -> str | None:
