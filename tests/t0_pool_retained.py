@@ -203,7 +203,11 @@ def test_a_retained_sample_saves_a_read_with_its_turn_and_not_before() -> None:
             pool.policy.put_back(sample)
         else:
             pool.policy.take(sample)
-    assert pool.policy.reads_saved == saved + (len(reserved) + 1) // 2
+    saved += (len(reserved) + 1) // 2
+    assert pool.policy.reads_saved == saved
+    # As on several nodes, where the lap goes on without it.
+    assert pool.policy.leave_out(reserved[1])
+    assert pool.policy.reads_saved == saved
 
 
 def test_what_is_given_back_is_drawn_at_random_and_filled_again() -> None:

@@ -101,10 +101,9 @@ class PoolPolicy(Loads, ServingPolicy):
         if place < 0:
             return self._reserve_fresh(cls)
         is_retained = place < self._queues.stream[cls]
-        chosen = self._take_out(cls, place)
+        # A saved read counts with the turn, which it may not get.
+        chosen = self._take_out(cls, place, saves=0)
         if is_retained:
-            # It counts with its turn, which it may not get.
-            self.reads_saved -= 1
             self._hold_room(self._bytes[chosen])
         self._queues.had[chosen] = RESERVED
         self._reserved.setdefault(cls, {})[chosen] = RETAINED if is_retained else LOADED
@@ -227,7 +226,7 @@ class PoolPolicy(Loads, ServingPolicy):
         if not was_resident:
             # As if it came, and left at once.
             self._load(chunk, [sample], [])
-        self._take_out(cls, queues.at_array[sample])
+        self._take_out(cls, queues.at_array[sample], saves=0)
         queues.stays[sample] = 0
         self._count_for_next_lap(cls, sample, 1)
         return was_resident
@@ -315,13 +314,13 @@ class PoolPolicy(Loads, ServingPolicy):
             return served + self._draw(arrived - served)
         return served if served < loaded else -1
 
-    def _take_out(self, cls: int, place: int) -> int:
-        """Take the resident at ``place`` out of memory."""
+    def _take_out(self, cls: int, place: int, saves: int = 1) -> int:
+        """Take the resident at ``place`` out of memory. ``saves``: how many reads it saves if it was retained."""
         is_retained = place < self._queues.stream[cls]
         sample = self._queues.take_out(cls, place)
         self._free_bytes += self._bytes[sample]
         if is_retained:
-            self.reads_saved += 1
+            self.reads_saved += saves
             self._retained_bytes -= self._bytes[sample] * self._is_retained[sample]
         return sample
 
