@@ -352,11 +352,16 @@ def _files_of(data: Any) -> Files:
         if attribute in ("samples", "imgs") and isinstance(found, list):
             # With a label, or without.
             found = [each[0] if isinstance(each, (list, tuple)) and each else each for each in found]
-        if isinstance(found, (list, tuple)) and all(isinstance(each, (str, os.PathLike)) for each in found):
+        if isinstance(found, (list, tuple)) and all(map(_is_file_or_files, found)):
             return found
     raise TypeError(
         f"the files of a {type(data).__name__} are not known; pass a list with the path of each index in its place"
     )
+
+
+def _is_file_or_files(each: Any) -> bool:
+    several = each if isinstance(each, (list, tuple)) else (each,)
+    return len(several) > 0 and all(isinstance(path, (str, os.PathLike)) for path in several)
 
 
 # The loader

@@ -501,6 +501,7 @@ def test_the_files_of_datasets_of_other_shapes_are_known(speech: Speech) -> None
         [[path] for path in paths],
         SimpleNamespace(samples=[(path, 0) for path in paths]),
         SimpleNamespace(samples=paths),
+        SimpleNamespace(samples=[((path, path), 0) for path in paths]),
         SimpleNamespace(samples=[({}, 0)], files=paths),
         SimpleNamespace(imgs=[(path, 0) for path in paths], samples=None),
         SimpleNamespace(images=paths, targets=None),
