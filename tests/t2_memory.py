@@ -1,6 +1,8 @@
 """The owners of bytes: each counts once, whatever leaves memory first, and all stay within the limits."""
 
 from collections import deque
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ from hypothesis import strategies as st
 
 from redoxfs.chunks.store import FileBytes, Stamp
 from redoxfs.node.memory import Content, Memory
-from redoxfs.protocol import PoolPolicy
+from redoxfs.node.pending import PendingTurns
+from redoxfs.protocol import Delivered, PoolPolicy, Served
+from redoxfs.protocol.events import StatResult
 
 SIZE = 100
 
@@ -370,6 +374,27 @@ def test_closed_files_keep_no_more_bytes_of_peers_than_there_is_room_for() -> No
         memory.rest(path)
     assert memory.claims_bytes == 3 * SIZE
     assert [path for path in range(20) if memory.look(path)] == [17, 18, 19]
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_a_promised_sample_takes_the_room_of_what_ends_for_it(is_wanted: bool) -> None:
+    """``is_wanted``: it is reserved for its path. Else the path has another by now, and the sample goes back."""
+    memory = Memory((2 if is_wanted else 3) * SIZE, shed)
+    for sample in (1, 2, 3):
+        (content,) = memory.expect([sample])
+        memory.arrive(content, payload(sample))
+    memory.claim(1, 1)
+    memory.rest(1)
+    memory.reserve(2)
+    result = StatResult(3 if is_wanted else None, bound=False, reserved=is_wanted, unloaded=(2 if is_wanted else 3,))
+    binding = SimpleNamespace(promise=lambda *_: result, revoke_preempted=lambda _: None)
+    node: Any = SimpleNamespace(binding=binding, memory=memory, unload=memory.forget_reserved)
+    pending = PendingTurns(node)
+    pending.promise(9, 1, 7)
+    pending.delivered([Delivered(7, Served(3))])
+    assert memory.used_bytes == 2 * SIZE
+    assert (memory.slots_bytes, memory.counts()["put_aside"]) == (0, 1)
+    assert memory.look(1) is not None
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -152,10 +152,14 @@ class PendingTurns:
 
     def _keep_promise(self, promise: Promise, served: Served) -> None:
         result = self._binding.promise(promise.path, promise.thread, served.sample)
-        if result.reserved or served.sample in result.unloaded:
+        if served.sample in result.unloaded:
+            # It was put back: `unload` looks for its bytes among the reserved ones.
             self._node.memory.reserve(served.sample, remote=served.remote)
         for sample in result.unloaded:
             self._node.unload(sample)
+        if result.reserved:
+            # Last, as what was unloaded makes room for it.
+            self._node.memory.reserve(served.sample, remote=served.remote)
 
     def _decide(self, undecided: Undecided, served: Served) -> None:
         path = undecided.path
