@@ -44,8 +44,8 @@ class ExactFiles:
     """Opens and reads source files in worker threads. Called from the node's task alone.
 
     ``scanned``         returns the state of a file at the scan
-    ``changed_states``  by entry: the present states that are not those of the scan, or were not while it was open
-                        until now
+    ``changed_states``  by entry: its present state, if that differs from the scan. A file that is as at the scan again
+                        stays here until its last handle is closed
     ``stale_pages``     entries whose pages in the kernel are void at the next open
     """
 
@@ -158,9 +158,9 @@ class ExactFiles:
         others.remove(file.file.stamp)
         if not others:
             del self._handles[file.entry]
-            if self.known(file.entry) == self.scanned(file.entry):
+            if self.changed_states and self.changed_states.get(file.entry) == self.scanned(file.entry):
                 # It has become as it was.
-                self.changed_states.pop(file.entry, None)
+                del self.changed_states[file.entry]
         return self.state(file.entry) != before
 
 

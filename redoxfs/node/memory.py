@@ -205,8 +205,8 @@ class Memory:
         claims_limit_bytes: the share of paths. The core keeps the slots and the remote slots within theirs.
         shed: called with a path whose bytes were dropped while it is open.
         keeps_remote: samples of other nodes cannot be read again here, so they are not dropped while they are open or
-            reserved. Those of closed paths are: where a job never opens one file of each group, every path stays at
-            rest. Their nodes send them again.
+            reserved. Those of closed paths are dropped, since every path stays at rest where a job never opens one
+            file of each group. Their nodes send them again.
         retainer: lets retained samples go where claims need more than their share.
         most_lent_bytes: how much more claims may have.
     """

@@ -186,7 +186,7 @@ class Handled(NamedTuple):
     ``loads``      reads to start, each beginning with a sample of the answer or ahead of demand.
     ``preempted``  samples of the answer that stats of this node had reserved: those reservations are over.
     ``repeated``   the message came before, and so the answer was given before.
-    ``kept``       own samples of the answer that also stay in this node's memory, or are loaded again with it.
+    ``kept``       own samples of the answer that also stay in this node's memory, or that ``loads`` bring again.
     ``remote``     samples of the answer that other nodes had given.
     """
 
