@@ -319,6 +319,32 @@ def test_a_damaged_file_of_a_group_is_kept_again_with_the_others(grouped: Path, 
             assert here.store.cache_stats()["failures"] == 0
 
 
+def test_a_sample_that_ends_with_an_empty_file_is_here_though_the_next_one_was_damaged(
+    tmp_path: Path, cache: Path
+) -> None:
+    for label in ("cat", "dog"):
+        (tmp_path / "source" / label).mkdir(parents=True)
+        for number in range(8):
+            (tmp_path / "source" / label / f"{number}.jpg").write_bytes(b"image")
+            (tmp_path / "source" / label / f"{number}.txt").touch()
+
+    def opened() -> AbstractContextManager[Cached]:
+        return cached(tmp_path / "source", cache, groups="stem")
+
+    with opened() as here:
+        here.fill()
+        firsts, ends = ({here.place(here.entries(each)[file]) for each in all_samples(here)} for file in (0, 1))
+    damaged = min(firsts & ends)
+    flip(*damaged)
+    with opened() as here:
+        here.check_epoch()
+        assert here.store.cache_stats()["failures"] == 1
+        here.store.flush()
+        here.fill()
+    with opened() as here:
+        assert here.copies.number == len(firsts)
+
+
 def test_damage_does_not_hide_what_follows_in_the_index(tmp_path: Path) -> None:
     seed = seed_of("a key")
     batches = [encoded(KEPT, [(number, 5, 7)], [number], seed) for number in range(3)]
