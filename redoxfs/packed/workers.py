@@ -159,9 +159,9 @@ def _ending(*signals: signal.Signals) -> Iterator[None]:
 def _no_interrupt(*signals: signal.Signals) -> Iterator[None]:
     """Block signals (default: all that end a command) while children start or end.
 
-    Ctrl-C reaches the whole foreground group, also a child that does not ignore it yet. If a signal
-    breaks off the wait for a thread, Python takes the thread for ended. It would then wait for children that this
-    thread has not told to end.
+    Ctrl-C reaches the whole foreground group, also a child that does not ignore it yet. If a signal breaks off the wait
+    for a thread, Python takes the thread for ended. It would then wait for children that this thread has not told to
+    end.
 
     A child inherits the blocked signals. In this process they are only delayed.
     """
