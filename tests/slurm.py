@@ -101,6 +101,7 @@ ReturnToService=2
 SchedulerParameters=batch_sched_delay=0
 KillWait=20
 SlurmdTimeout=30
+MessageTimeout=100
 UnkillableStepTimeout=30
 {more}
 {nodes}
@@ -242,6 +243,12 @@ class Slurm:
         over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
         self.until(lambda: self.state(job) in over, f"job {job} ends")
         return self.state(job)
+
+    def end_jobs(self) -> None:
+        """Cancel what still runs. A test that fails leaves its job, and the next one would meet its daemons."""
+        if jobs := self.ok("squeue", "--noheader", "--format=%A").split():
+            self.ok("scancel", *jobs, root=True)
+            self.until(lambda: not self.ok("squeue", "--noheader", "--format=%A"), "the cancelled jobs end")
 
     def left(self) -> list[str]:
         """Mounts, processes of jobs, and files below /tmp and /run of all nodes that a job has left behind."""

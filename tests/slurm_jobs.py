@@ -71,7 +71,9 @@ class Job:
 
     def given(self) -> list[tuple[int, str, str]]:
         """The epoch, the path asked for and the path served, of all ranks."""
-        lines = [line for out in self.slurm.home.glob(f"out-{self.id}-*") for line in out.read_text().splitlines()]
+        texts = [out.read_text() for out in self.slurm.home.glob(f"out-{self.id}-*")]
+        # A rank may be in the middle of its last line.
+        lines = [line for text in texts for line in text[: text.rfind("\n") + 1].splitlines()]
         return [(int(epoch), asked, served) for epoch, asked, served in map(str.split, lines)]
 
     def script_in(self, node: Node) -> list[int]:

@@ -28,9 +28,15 @@ DAEMON_AND_KEEPER = 2
 
 
 @pytest.fixture(scope="module")
-def plain() -> Iterator[Slurm]:
+def shared() -> Iterator[Slurm]:
     with cluster(is_site=False) as slurm:
         yield slurm
+
+
+@pytest.fixture
+def plain(shared: Slurm) -> Iterator[Slurm]:
+    yield shared
+    shared.end_jobs()
 
 
 # The sbatch example

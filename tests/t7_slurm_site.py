@@ -26,9 +26,15 @@ from slurm_jobs import (
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Slurm]:
+def shared() -> Iterator[Slurm]:
     with cluster(is_site=True) as slurm:
         yield slurm
+
+
+@pytest.fixture
+def site(shared: Slurm) -> Iterator[Slurm]:
+    yield shared
+    shared.end_jobs()
 
 
 def test_a_job_that_asks_is_given_one_daemon_a_node(site: Slurm) -> None:
