@@ -54,6 +54,7 @@ PROCESSOR_S = "processor_s"
 """The property of a test's last report, and of the JUnit file, that has what it cost, in seconds."""
 
 MOST_LISTED = 10
+MOST_OF_A_LINE = 200
 
 MOST_S = 3 * PATIENCE_S
 """No test takes longer, fixtures included. Otherwise a run waits for what never comes, and does not say so."""
@@ -143,7 +144,7 @@ def pytest_runtest_makereport(
 
 
 class Failures:
-    """Names a failed test when it fails: a run that is ended from outside has no summary."""
+    """Names a failed test, and what failed, when it fails: a run that is ended from outside has no summary."""
 
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self._terminal = terminal
@@ -153,6 +154,9 @@ class Failures:
             self._terminal.write_line(
                 f"\n{report.when} {report.outcome} after {report.duration:.0f} s: {report.nodeid}"
             )
+            if (crash := getattr(report.longrepr, "reprcrash", None)) is not None:
+                why, _, _ = crash.message.partition("\n")
+                self._terminal.write_line(f"    {why[:MOST_OF_A_LINE]}")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -166,12 +170,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for nodeid, cost_s in nlargest(MOST_LISTED, costs_s.items(), key=itemgetter(1)):
         terminalreporter.write_line(f"{cost_s:6.1f} s  {nodeid}")
     failed = {report.nodeid for report in terminalreporter.getreports("failed")}
-    flaky = {report.nodeid: report for report in terminalreporter.getreports("rerun") if report.nodeid not in failed}
-    if flaky:
-        terminalreporter.section("flaky: failed, and then passed; each is a bug", sep="!", red=True, bold=True)
-        for nodeid, report in sorted(flaky.items()):
-            terminalreporter.write_line(nodeid)
-            terminalreporter.write_line(report.longreprtext)
+    reruns = terminalreporter.getreports("rerun")
+    for is_flaky, title in (
+        (True, "flaky: failed, and then passed; each is a bug"),
+        (False, "before they failed again"),
+    ):
+        if found := [report for report in reruns if (report.nodeid not in failed) == is_flaky]:
+            terminalreporter.section(title, sep="!", red=True, bold=True)
+            for report in sorted(found, key=lambda report: report.nodeid):
+                terminalreporter.write_line(report.nodeid)
+                terminalreporter.write_line(report.longreprtext)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -99,17 +99,23 @@ import time
 def test_of_nothing_that_comes():
     time.sleep(1000)
 
+tries = []
+
 def test_of_what_is_wrong():
-    assert False
+    tries.append(1)
+    assert len(tries) == 2, "first"
+    assert not tries, "then"
 """,
         patience="0.003",
     )
-    told = re.findall(r"^call (failed|rerun) after \d+ s: \S+::(\w+)$", said, re.MULTILINE)
+    told = re.findall(r"^call (failed|rerun) after \d+ s: \S+::(\w+)\n    (?:\w+: )?(\w+)", said, re.MULTILINE)
     assert told == [
-        ("failed", "test_of_nothing_that_comes"),
-        ("rerun", "test_of_what_is_wrong"),
-        ("failed", "test_of_what_is_wrong"),
+        ("failed", "test_of_nothing_that_comes", "Timeout"),
+        ("rerun", "test_of_what_is_wrong", "first"),
+        ("failed", "test_of_what_is_wrong", "then"),
     ]
+    _, _, before = said.partition("before they failed again")
+    assert "AssertionError: first" in before
 
 
 @pytest.mark.parametrize(("cost_s", "slowness"), [(5.1, 1.0), (7.6, 1.5), (100.0, 10.0)])
