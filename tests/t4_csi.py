@@ -41,6 +41,34 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
 ALL = list(range(40))
 
 
+# The plugin's command, with a signal before each line of Python that its main thread runs after the start, and after.
+TOLD_WHILE_IT_WAITS = """
+import os, signal, sys, threading
+import redoxfs.cli.csi as command
+from redoxfs import csi
+from redoxfs.cli.arguments import parse
+
+def tell(frame, event, _):
+    if frame.f_code.co_filename == threading.__file__:
+        signal.raise_signal(signal.SIGTERM)
+    return tell
+
+class Plugin:
+    def __init__(self, *_):
+        pass
+    def start(self):
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        sys.settrace(tell)
+    def stop(self):
+        sys.settrace(None)
+        print("stopped")
+
+csi.Plugin = Plugin
+words = ["csi", "--endpoint", "unix:///x", "--node-id", "n", "--kubelet-dir", sys.argv[1]]
+sys.exit(command.run(parse(words).options))
+"""
+
+
 @pytest.fixture
 def node() -> Iterator[Node]:
     with running_node() as node:
@@ -512,6 +540,14 @@ def test_a_plugin_that_ends_before_the_sidecar_comes_mounts_again(node: Node) ->
         await_line(sidecar, "is served to the mount")
         assert pod.samples() == ALL
         assert len(node.mounts()) == number
+
+
+def test_a_signal_at_any_moment_of_the_wait_for_one_ends_the_plugin(tmp_path: Path) -> None:
+    """The plugin's main thread waits for nothing else, and Python runs the handler in it."""
+    done = subprocess.run(
+        [sys.executable, "-c", TOLD_WHILE_IT_WAITS, tmp_path], timeout=PATIENCE_S, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, b"stopped\n"), done.stderr
 
 
 def test_a_crash_between_record_and_mount_leaves_nothing(node: Node, pod: Pod) -> None:

@@ -4,9 +4,9 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
+from queue import SimpleQueue
 
 from redoxfs.cli.arguments import mount_options, parse
 from redoxfs.cli.options.kubernetes import CsiOptions
@@ -35,11 +35,12 @@ def run(options: CsiOptions) -> int:
         )
     kinds = {name: (option, Kind(values)) for name, option, values in mount_options()}
     plugin = Plugin(options.endpoint, options.node_id, Path(options.kubelet_dir), VolumeOptions(kinds, check))
-    ended = threading.Event()
+    # An Event would hang for ever if the signal came while this thread is about to wait for it, with the Event's lock.
+    told: SimpleQueue[int] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+        signal.signal(number, lambda one, _: told.put(one))
     plugin.start()
-    ended.wait()
+    told.get()
     plugin.stop()
     return 0
 
