@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,6 +58,8 @@ class Telling:
         return written
 sys.stderr = Telling(sys.stderr)
 """
+
+LOOK_S = 5  # of keeper.c
 
 # Becomes the keeper of a child whose first thread has ended, and whose second ends with stdin.
 HALF_DEAD = """
@@ -587,11 +590,14 @@ def test_a_mistake_is_the_same_line_and_code_with_a_keeper_in_the_foreground(mac
 
 
 def test_a_daemon_that_cannot_end_is_one_line_in_the_log(tmp_path: Path) -> None:
+    """Two looks of the keeper must show it, since one that is just ending looks the same."""
+    began_s = time.monotonic()
     command = [sys.executable, "-c", HALF_DEAD, str(KEEPER), str(tmp_path / "lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stderr is not None
         assert "is dead, but one of its threads cannot end" in process.stderr.readline()
+        assert time.monotonic() - began_s >= 2 * LOOK_S
         process.stdin.close()
         assert process.stderr.read() == ""
     assert process.returncode == 0

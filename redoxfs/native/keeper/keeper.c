@@ -49,7 +49,7 @@ enum {
     MOST_DEATHS = 3,
     DEATHS_WITHIN_S = 60,
     START_S = 10,  // for a daemon that is told to end before it serves
-    LOOK_S = 5,    // between two looks for a daemon that cannot end
+    LOOK_S = 5,    // between two looks for a daemon that cannot end; two must show it
     // Of LOCK: the turn of the command that mounts, and the part of this process in it. turn.py has both.
     COMMAND_BYTE = 0,
     KEEPER_BYTE = 1,
@@ -66,7 +66,7 @@ static int held_count;
 static char text[MOST_TEXT];
 static size_t text_bytes;
 
-static bool is_foreground, is_serving, is_ending, has_crashed, is_half_dead;
+static bool is_foreground, is_serving, is_ending, has_crashed, looks_half_dead, is_half_dead;
 static long restarts;
 static long long deaths_at_s[MOST_DEATHS];
 static long deaths;
@@ -337,8 +337,11 @@ static void look_for_half_dead(void)
     // Behind the program's name, which may contain anything: proc(5).
     const char *name_end = strrchr(data, ')');
     siginfo_t ended = {0};
-    is_half_dead = name_end && !strncmp(name_end, ") Z", 3) &&
-                   !waitid(P_PID, (id_t)daemon_pid, &ended, WEXITED | WNOHANG | WNOWAIT) && !ended.si_pid;
+    bool looks = name_end && !strncmp(name_end, ") Z", 3) &&
+                 !waitid(P_PID, (id_t)daemon_pid, &ended, WEXITED | WNOHANG | WNOWAIT) && !ended.si_pid;
+    // A daemon that is just ending looks the same for a moment.
+    is_half_dead = looks && looks_half_dead;
+    looks_half_dead = looks;
     if (is_half_dead)
         say("WARNING",
             "the daemon (pid %d) is dead, but one of its threads cannot end, as when storage does not answer; "
@@ -375,7 +378,7 @@ static void daemon_ended(int status)
         close(connection);
     connection = -1;
     has_served = is_serving;
-    is_serving = is_half_dead = false;
+    is_serving = looks_half_dead = is_half_dead = false;
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (code == 0)
         end(0);
