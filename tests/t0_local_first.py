@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from networks import ByLaps, Worker, answered, parts_of_chunks, pool_node
+from seeds import A_THOUSAND
 from t0_lost_nodes import Faults
 from t0_lost_nodes import Pools as FailingPools
 
@@ -176,8 +177,9 @@ def test_laps_are_exact_for_any_requests(
 
 
 @pytest.mark.slow
-def test_a_thousand_seeds_of_small_networks() -> None:
-    for seed in range(1_000):
+@A_THOUSAND
+def test_a_thousand_seeds_of_small_networks(seeds: range) -> None:
+    for seed in seeds:
         draw = random.Random(seed)
         network = Pools(
             seed,

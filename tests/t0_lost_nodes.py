@@ -22,6 +22,7 @@ from networks import (
     answered,
     pool_node,
 )
+from seeds import A_THOUSAND
 from watched import Watched
 
 from redoxfs.protocol import (
@@ -1028,8 +1029,9 @@ def test_slots_survive_lost_nodes_and_balance_again(network: Slots, requests: in
     check_slots(network, requests=requests, workers=workers)
 
 
-def test_a_thousand_seeds() -> None:
-    for seed in range(1_000):
+@A_THOUSAND
+def test_a_thousand_seeds(seeds: range) -> None:
+    for seed in seeds:
         draw = random.Random(seed)
         faults = draw.choice(
             [Faults(stop=True), Faults(cut=True), Faults(die=True), Faults(stop=True, die=True, cut=True)]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import CHUNK_SIZE, Worker, answered
+from seeds import A_THOUSAND
 from t0_lost_nodes import Faults
 from t0_lost_nodes import Slots as FailingSlots
 
@@ -163,8 +164,9 @@ def test_samples_of_cancelled_requests_go_to_later_ones(
     check_off_the_trace(network, range(3), workers=workers, strays=strays, habits=habits)
 
 
-def test_a_thousand_networks() -> None:
-    for seed in range(1000):
+@A_THOUSAND
+def test_a_thousand_networks(seeds: range) -> None:
+    for seed in seeds:
         try:
             check_network(seed)
         except BaseException as error:

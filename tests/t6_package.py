@@ -137,6 +137,7 @@ def test_the_installed_command_works_and_the_wheel_is_whole(venv: Path, tmp_path
     assert page.startswith('.TH "REDOXFS" 1')
 
 
+@pytest.mark.long
 def test_an_editable_install_builds_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("editables", reason="not installed; the extra `dev` has it")
     # It is built twice and runs a moment, so to optimize it would be most of the work.
