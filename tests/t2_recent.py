@@ -95,8 +95,18 @@ def test_a_number_of_a_thread_that_is_used_again_belongs_to_its_new_process(proc
 
 def test_a_batch_that_no_worker_marked_is_an_error(proc: Path) -> None:
     recent = RecentTurns(proc=proc)
-    with pytest.raises(ForgottenError, match="batch 3 of the loader is not known"):
+    with pytest.raises(ForgottenError, match=r"batch 3 of the loader is not known here: .* a state was loaded"):
         recent.since(Batch(5, 1, 4))
+
+
+def test_a_mark_that_was_overwritten_is_an_error(proc: Path) -> None:
+    recent = RecentTurns(proc=proc)
+    for number in range(2):
+        recent.mark(10, Batch(5, 1, number))
+    for number in range(MARKS):
+        recent.mark(20, Batch(6, 1, number))
+    with pytest.raises(ForgottenError, match=r"batch 0 of the loader .* 16,384 batches of other loaders have begun"):
+        recent.since(Batch(5, 1, 1))
 
 
 def test_turns_that_were_overwritten_are_an_error(proc: Path) -> None:
@@ -107,7 +117,7 @@ def test_turns_that_were_overwritten_are_an_error(proc: Path) -> None:
         recent.note(sample, 1, thread=10)
     assert len(recent.since(Batch(5, 1, 1))) == TURNS
     recent.note(0, 2, thread=10)
-    with pytest.raises(ForgottenError, match="further ahead"):
+    with pytest.raises(ForgottenError, match="65,536 opens, of whatever loader"):
         recent.since(Batch(5, 1, 1))
 
 

@@ -157,15 +157,24 @@ class RecentTurns:
         is_later = (rows[:, 2] > first.iteration) | ((rows[:, 2] == first.iteration) & (rows[:, 3] >= first.number))
         wanted = marks[of_loader & is_later]
         if first.number and not (of_loader & (rows[:, 2] == first.iteration) & ~is_later).any():
+            # What was forgotten with the laps leaves fewer marks than are kept.
+            why = (
+                f"{MARKS:,} batches of other loaders have begun"
+                if self._head[2] > MARKS
+                else "a state was loaded or the list of nodes has changed"
+            )
             raise ForgottenError(
-                f"batch {first.number - 1} of the loader is not known here: since it was opened, a state was "
-                "loaded or the list of nodes has changed; save again when the loader has yielded what it has ahead"
+                f"batch {first.number - 1} of the loader is not known here: since it was opened, {why}; save again "
+                "when the loader has yielded what it has ahead"
             )
         if not len(wanted):
             return np.zeros((0, 2), np.int64)
         begun = int(self._mark_rows[wanted % MARKS, 4].min())
         if begun < self._head[1] - TURNS:
-            raise ForgottenError(f"the loader is further ahead than the last {TURNS:,} opens, which are kept")
+            raise ForgottenError(
+                f"since the loader opened what it has ahead, the mount has had {TURNS:,} opens, of whatever loader, "
+                "and keeps no more; save again when the loader has yielded it"
+            )
         numbers = np.arange(begun, self._head[1])
         return self._rows(numbers[is_in(self._turn_rows[numbers % TURNS, 1], wanted)])
 
