@@ -233,6 +233,11 @@ def test_a_directory_that_may_keep_its_times_is_listed_again(tmp_path: Path) -> 
         # As of the root of FAT.
         times = np.array([0, *tree.ctime_ns[1:]])
         assert tell_changes(replace(tree, mtime_ns=times, ctime_ns=times), later_ns, {}).tolist() == [False, True, True]
+        # As of an image that was made with one time for all, and of another image.
+        one = np.full(3, tree.ctime_ns.max())
+        of_image = {int(tree.device[0]): "squashfs"}
+        assert not tell_changes(replace(tree, mtime_ns=one, ctime_ns=one), later_ns, of_image).any()
+        assert tell_changes(replace(tree, mtime_ns=one + [0, 1, 0], ctime_ns=one), later_ns, of_image).all()
         among = np.array([True, False, True])
         assert find_unchanged(fd, tree, among=among).tolist() == among.tolist()
 

@@ -55,6 +55,10 @@ TREE_ARRAYS = tuple(field.name for field in fields(Tree) if field.name not in _P
 _KEEPS_TIMES = frozenset({"fuse.ceph-fuse", "fuse.ceph", "fuse.glusterfs", "fuse.juicefs", "fuse.mfs"})
 """Types of filesystems in user space whose directories have times as those of the kernel's."""
 
+_IMAGES = frozenset({"squashfs", "erofs", "iso9660", "cramfs", "romfs"})
+"""Types of filesystems that are written once. A tool may give all directories one time, as for SOURCE_DATE_EPOCH, and
+the next image at the same path has the same."""
+
 log = logging.getLogger(__name__)
 
 
@@ -177,9 +181,14 @@ def tell_changes(tree: Tree, scanned_at_ns: int, types: Mapping[int, str]) -> ND
 
 
 def _is_silent(tree: Tree, types: Mapping[int, str]) -> NDArray[np.bool_]:
-    """bool[N]: the entries on filesystems whose directories may keep their times."""
+    """bool[N]: the entries on filesystems whose directories may keep their times, or have one time all."""
     silent = [device for device, kind in types.items() if not keeps_times(kind)]
-    return is_in(tree.device, np.array(silent, np.uint64))
+    images = [device for device, kind in types.items() if kind in _IMAGES]
+    of_images = is_in(tree.device, np.array(images, np.uint64))
+    times_ns = tree.mtime_ns[of_images & tree.kind_mask(stat.S_IFDIR)]
+    # The number of a device may be another image's next time, so all of them count together.
+    is_one_time = not len(times_ns) or bool(times_ns.min() == times_ns.max())
+    return is_in(tree.device, np.array(silent, np.uint64)) | (of_images & is_one_time)
 
 
 def _load(place: Path, given: str, root_fd: int) -> tuple[Tree, int]:
