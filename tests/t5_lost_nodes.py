@@ -122,6 +122,11 @@ def states(machine: Machine, mountpoint: Path) -> list[str]:
     return [peer["state"] for peer in machine.stats(mountpoint)["peers"]]
 
 
+def await_all_ready(machine: Machine, mountpoints: Sequence[Path]) -> None:
+    """Each node has its own view of the others, and reads alone what lies at one that it takes for lost."""
+    until(lambda: all(states(machine, mountpoint) == ["ready", "ready"] for mountpoint in mountpoints))
+
+
 @pytest.mark.parametrize(
     ("how", "options"),
     [(signal.SIGKILL, ()), (signal.SIGKILL, SLOT), (signal.SIGSTOP, ()), (signal.SIGSTOP, PREFETCH)],
@@ -178,7 +183,7 @@ def test_of_classes_that_lie_at_a_lost_node_alone_the_very_files_are_read(machin
         assert machine.log().count("classes whose samples are all at lost nodes") == 2
     finally:
         os.kill(pid, signal.SIGCONT)
-    until(lambda: all(states(machine, mountpoint) == ["ready", "ready"] for mountpoint in mountpoints))
+    await_all_ready(machine, mountpoints)
     degraded = [machine.stats(mountpoint)["degraded"] for mountpoint in left]
     assert not sum(reads.failed for reads in epoch(mountpoints, names))
     assert [machine.stats(mountpoint)["degraded"] for mountpoint in left] == degraded
@@ -195,7 +200,7 @@ def test_a_node_that_hung_takes_part_again(machine: Machine, source: Path) -> No
         epoch([mountpoints[0], mountpoints[2]], names)
     finally:
         os.kill(pid, signal.SIGCONT)
-    until(lambda: states(machine, mountpoints[0]) == states(machine, mountpoints[1]) == ["ready", "ready"])
+    await_all_ready(machine, mountpoints)
     check_recovered(machine, mountpoints, names)
 
 
@@ -209,12 +214,12 @@ def test_a_restarted_node_takes_part_again(machine: Machine, source: Path, optio
     epoch([mountpoints[0], mountpoints[2]], names)
     rank = ("--nodes", ",".join(nodes), "--node-rank", "1", MORTAL)
     machine.ok("mount", source, mountpoints[1], *OPTIONS, *options, *rank)
-    until(lambda: states(machine, mountpoints[0]) == states(machine, mountpoints[1]) == ["ready", "ready"])
+    await_all_ready(machine, mountpoints)
     check_recovered(machine, mountpoints, names)
     # Now the same nodes have a later view, which a restarted node learns from the others.
     machine.kill(signal.SIGKILL, mountpoints[1])
     machine.ok("mount", source, mountpoints[1], *OPTIONS, *options, *rank)
-    until(lambda: states(machine, mountpoints[0]) == states(machine, mountpoints[1]) == ["ready", "ready"])
+    await_all_ready(machine, mountpoints)
     assert machine.stats(mountpoints[1])["view"] == 2
 
 
@@ -234,7 +239,7 @@ def check_recovered(machine: Machine, mountpoints: Sequence[Path], names: Sequen
     nodes = machine.nodes(mountpoints[0])
     for mountpoint in mountpoints:
         machine.ok("nodes", mountpoint, "--set", ",".join(nodes))
-    until(lambda: all(states(machine, mountpoint) == ["ready", "ready"] for mountpoint in mountpoints))
+    await_all_ready(machine, mountpoints)
     assert turns(epoch(mountpoints, names)) == dict.fromkeys(names, 1)
 
 
