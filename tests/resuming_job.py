@@ -33,6 +33,7 @@ class Job:
     ``folder``  of the checkpoint and of the ranks' files
     ``every``   batches between two checkpoints
     ``less``    of `redoxfs state save --less`, in place of redoxfs.torch; -1: use redoxfs.torch
+    ``lag_s``   that all workers but the first take longer for a file
     """
 
     root: str
@@ -47,11 +48,12 @@ class Job:
     persistent: bool = False
     stateful: bool = False
     less: int = -1
+    lag_s: float = 0.0
 
     @property
     def ahead(self) -> int:
-        """How many samples the loaders of all ranks may open ahead, and the batch of a step."""
-        return self.ranks * (self.workers * self.prefetch + 1) * self.batch
+        """The last opens among which are all that the loaders of all ranks have ahead, and the batch of a step."""
+        return self.ranks * (2 * self.workers * self.prefetch + 1) * self.batch
 
     def start(self, environment: dict[str, str]) -> list[subprocess.Popen[str]]:
         """Start the ranks. Each writes a line when it has its first batch, or has nothing left to do."""
@@ -87,17 +89,27 @@ def make_files(root: Path, classes: int, files: int) -> None:
 class Files:
     """The files of a tree, each read with its label from its path."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, lag_s: float = 0.0) -> None:
         self._paths = sorted(Path(root).glob("*/*.bin"))
+        self._lag_s = lag_s
 
     def __len__(self) -> int:
         return len(self._paths)
 
     def __getitem__(self, index: int) -> str:
         path = self._paths[index]
+        if self._lag_s and _worker() > 0:
+            time.sleep(self._lag_s)
         name = path.read_bytes().split()[0].decode()
         assert name.startswith(path.parent.name + "/"), f"{path} has the bytes of {name}"
         return name
+
+
+def _worker() -> int:
+    from torch.utils.data import get_worker_info
+
+    info = get_worker_info()
+    return -1 if info is None else int(info.id)
 
 
 def main(job: Job, rank: int) -> None:
@@ -113,7 +125,7 @@ def main(job: Job, rank: int) -> None:
             "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=job.ranks
         )
     root = job.root.format(rank=rank)
-    dataset: Any = Files(root)
+    dataset: Any = Files(root, job.lag_s)
     sampler: Any = DistributedSampler(dataset, job.ranks, rank, seed=job.seed)
     kind: Any = DataLoader
     if job.stateful:

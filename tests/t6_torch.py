@@ -676,9 +676,11 @@ def test_ranks_agree_on_nothing_without_a_process_group_or_after_a_fork(tmp_path
     assert redoxfs.torch._store() is None
 
 
-def test_a_killed_job_that_saved_less_repeats_at_most_that(mounted: Machine, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lag_s", [0.0, 0.02], ids=["in step", "out of step"])
+def test_a_killed_job_that_saved_less_repeats_at_most_that(mounted: Machine, tmp_path: Path, lag_s: float) -> None:
+    """Also where one worker is ahead of another, and has opened a batch before the ones that the loop got last."""
     # Each save is a new interpreter.
-    job = Job(root=str(mounted.mnt), folder=str(tmp_path), workers=2, prefetch=2, every=16)
+    job = Job(root=str(mounted.mnt), folder=str(tmp_path), workers=2, prefetch=2, every=16, lag_s=lag_s)
     job = replace(job, less=job.ahead)
 
     def once_saved() -> Iterator[float]:

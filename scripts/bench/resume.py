@@ -9,7 +9,7 @@ last checkpoint before a kill do not count, since the final model has not seen t
 
 The kills are spread over these settings: 1 and 3 ranks, persistent workers and not, DataLoader and torchdata's
 StatefulDataLoader, no workers, and jobs that start again with another number of ranks, all with `redoxfs.torch`; and
-the command line alone, with `redoxfs state save --less N` for N = ranks * (workers * prefetch_factor + 1) * batch.
+the command line alone, with `redoxfs state save --less N` for N = ranks * (2 * workers * prefetch_factor + 1) * batch.
 
 How to read the result: with `redoxfs.torch`, "not once" must be 0: each epoch trains on each sample once. With
 ``--less`` some samples may come again in place of others: "most again in an epoch" must be at most N for each kill of
