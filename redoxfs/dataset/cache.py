@@ -34,7 +34,7 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
-from redoxfs.arrays import is_in
+from redoxfs.arrays import distinct, is_in
 from redoxfs.dataset import array_files
 from redoxfs.dataset.errors import show
 from redoxfs.dataset.scan import Earlier, Progress, find_unchanged, read_tree
@@ -56,8 +56,8 @@ _KEEPS_TIMES = frozenset({"fuse.ceph-fuse", "fuse.ceph", "fuse.glusterfs", "fuse
 """Types of filesystems in user space whose directories have times as those of the kernel's."""
 
 _IMAGES = frozenset({"squashfs", "erofs", "iso9660", "cramfs", "romfs"})
-"""Types of filesystems that are written once. A tool may give all directories one time, as for SOURCE_DATE_EPOCH, and
-the next image at the same path has the same."""
+"""Types of filesystems that are written once. Their tools may give all directories the same time (SOURCE_DATE_EPOCH).
+Then the times are no proof: another image at the same path has them too."""
 
 log = logging.getLogger(__name__)
 
@@ -181,14 +181,13 @@ def tell_changes(tree: Tree, scanned_at_ns: int, types: Mapping[int, str]) -> ND
 
 
 def _is_silent(tree: Tree, types: Mapping[int, str]) -> NDArray[np.bool_]:
-    """bool[N]: the entries on filesystems whose directories may keep their times, or have one time all."""
+    """bool[N]: the entries on filesystems whose directories may keep their times, or all have one time (images)."""
     silent = [device for device, kind in types.items() if not keeps_times(kind)]
     images = [device for device, kind in types.items() if kind in _IMAGES]
     of_images = is_in(tree.device, np.array(images, np.uint64))
     times_ns = tree.mtime_ns[of_images & tree.kind_mask(stat.S_IFDIR)]
-    # The number of a device may be another image's next time, so all of them count together.
-    is_one_time = not len(times_ns) or bool(times_ns.min() == times_ns.max())
-    return is_in(tree.device, np.array(silent, np.uint64)) | (of_images & is_one_time)
+    are_same = len(distinct(times_ns)) < 2
+    return is_in(tree.device, np.array(silent, np.uint64)) | (of_images & are_same)
 
 
 def _load(place: Path, given: str, root_fd: int) -> tuple[Tree, int]:
