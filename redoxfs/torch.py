@@ -57,6 +57,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, Subset
 from redoxfs.epochs import JobCounts, ToldTree, tell_epoch, tree_of
 from redoxfs.launch.control import ask_daemon
 from redoxfs.launch.errors import CommandError, UsageError
+from redoxfs.launch.outputs import opened_folder
 from redoxfs.launch.path_status import PathStatus, our_mount_of, place_in
 from redoxfs.linux.ends import end_of
 from redoxfs.linux.mount_table import read_mounts
@@ -142,20 +143,24 @@ def state_dict(loader: "DataLoader[Any]", group: Any = None) -> dict[str, Any]:
     # Rank 0 may have none.
     saver = mounts.index(True) if any(mounts) else 0
     mount = tracker.mount if ranks.rank == saver else None
+    folder: int | None = None
     with ExitStack() as stack:
 
         def save() -> bytes:
             if mount is None:
                 return b""
-            path = os.fsencode(stack.enter_context(tempfile.TemporaryDirectory(prefix="redoxfs-state-"))) + b"/state"
-            _ask(mount, "state-save", path)
+            nonlocal folder
+            name = stack.enter_context(tempfile.TemporaryDirectory(prefix="redoxfs-state-"))
+            folder = stack.enter_context(opened_folder(Path(name)))
+            path = os.fsencode(name) + b"/state"
+            _ask(mount, "state-save", path, folder)
             return path
 
         # First the turns so far, then those of them that are ahead.
         path = ranks.agree(save)[saver]
         told = ranks.agree(lambda: (tracker.turns_ahead(), _packed(tracker.remaining())))
         ahead = b"".join(rows for rows, _ in told)
-        laps = ranks.agree(lambda: None if mount is None else _without(mount, path, ahead))[saver]
+        laps = ranks.agree(lambda: None if mount is None else _without(mount, path, folder, ahead))[saver]
     remaining = [batches for _, batches in told]
     return {
         "version": VERSION,
@@ -793,10 +798,10 @@ def _folder_of(dataset: Any) -> str | None:
     return None
 
 
-def _ask(mount: PathStatus, verb: str, data: bytes) -> dict[str, Any]:
+def _ask(mount: PathStatus, verb: str, data: bytes, folder: int | None = None) -> dict[str, Any]:
     """Raises ResumeError."""
     try:
-        return ask_daemon(mount, verb, data, TIMEOUT_S)
+        return ask_daemon(mount, verb, data, TIMEOUT_S, folder=folder)
     except CommandError as error:
         raise ResumeError(str(error)) from None
 
@@ -836,9 +841,9 @@ def _catch_up(mount: PathStatus | None, laps: bytes | None, views: int) -> None:
         _ask(mount, "state-load", laps)
 
 
-def _without(mount: PathStatus, path: bytes, turns: bytes) -> str:
-    """The state in a file, without ``turns``."""
-    if turns and (again := _ask(mount, "state-take-back", path + b"\0" + turns)["again"]):
+def _without(mount: PathStatus, path: bytes, folder: int | None, turns: bytes) -> str:
+    """The state in a file of ``folder``, without ``turns``."""
+    if turns and (again := _ask(mount, "state-take-back", path + b"\0" + turns, folder)["again"]):
         warnings.warn(
             f"{again} samples that were yielded come again after a load: the loader was ahead into another lap",
             stacklevel=3,

@@ -56,6 +56,7 @@ class Server:
     """A running fork server that has imported ``modules`` (as `fork_server.load` reads them)."""
 
     def __init__(self, modules: str) -> None:
+        self._owner = os.getpid()
         self._environment = dict(os.environ)
         self._limits = {limit: resource.getrlimit(limit) for limit in LIMITS}
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -69,6 +70,11 @@ class Server:
         atexit.register(self.end)
 
     def end(self) -> None:
+        # Forks run this too.
+        if os.getpid() != self._owner:
+            return
+        # They have the socket as well: workers of a loader live on where a failed test's traceback keeps it.
+        self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
         self._process.wait()
 

@@ -41,11 +41,18 @@ def seclude() -> None:
     for name in HOMES:
         os.environ[name] = str(folder / name.lower())
         Path(os.environ[name]).mkdir(mode=0o700)
-    if libc.unshare(CLONE_NEWNS) != 0:
+    if not enter_own_mounts():
         return
-    if libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None) != 0:
-        raise last_error("/")
     # A copy of a mount would keep it busy for its owner.
     for mount in reversed(read_mounts()):
         if mount.ours:
             libc.umount2(os.fsencode(mount.mountpoint), MNT_DETACH)
+
+
+def enter_own_mounts() -> bool:
+    """Give this thread, and what it starts, a copy of the mounts that it sees; False if it may not."""
+    if libc.unshare(CLONE_NEWNS) != 0:
+        return False
+    if libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None) != 0:
+        raise last_error("/")
+    return True

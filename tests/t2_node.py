@@ -33,6 +33,7 @@ from redoxfs.launch.path_status import path_status
 from redoxfs.linux.pids import TICKS_PER_S
 from redoxfs.node import Node, OpenFile, plan_slot, serve_control
 from redoxfs.node.callers import Callers
+from redoxfs.node.control import clients_file
 from redoxfs.node.loader import SLICE_S, Loader
 from redoxfs.node.programs import Programs
 
@@ -726,6 +727,44 @@ def test_the_control_socket_takes_data_with_a_verb(tmp_path: Path) -> None:
     for size in (1, 3, 1 << 20):
         told, _ = control(path, partial(send_control, path, "count", b"x" * size, timeout_s=PATIENCE_S))
         assert told == {"ok": True, "bytes": size}
+
+
+def opens(number: str, other: int) -> bool:
+    """Whether a descriptor of this process is of the same file as another one."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(int(number)), os.fstat(other))
+    return False
+
+
+def test_a_folder_comes_with_a_request_and_is_closed_after_it(tmp_path: Path) -> None:
+    async def write(data: bytes) -> dict[str, Any]:
+        if not data:
+            raise ValueError("nothing to write")
+        clients_file(Path("/elsewhere/file")).write_bytes(data)
+        return {}
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_control, tmp_path / "control", {"write": write})
+            ask = partial(send_control, tmp_path / "control", "write", timeout_s=PATIENCE_S)
+            for data in (b"short", b"x" * (1 << 20)):
+                await trio.to_thread.run_sync(partial(ask, data, folder=folder))
+                assert (tmp_path / "clients/file").read_bytes() == data
+            with pytest.raises(ValueError, match="nothing to write"):
+                await trio.to_thread.run_sync(partial(ask, folder=folder))
+            with pytest.raises(ValueError, match="expected one of: write"):
+                await trio.to_thread.run_sync(
+                    partial(send_control, tmp_path / "control", "other", timeout_s=PATIENCE_S, folder=folder)
+                )
+            assert [number for number in os.listdir("/proc/self/fd") if opens(number, folder)] == [str(folder)]
+            nursery.cancel_scope.cancel()
+
+    (tmp_path / "clients").mkdir()
+    folder = os.open(tmp_path / "clients", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        trio.run(main)
+    finally:
+        os.close(folder)
 
 
 def test_the_control_socket_returns_a_verbs_error(tmp_path: Path) -> None:

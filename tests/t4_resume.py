@@ -17,9 +17,11 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+from forks import EXECUTED
 from images import identity, image, make_images
 from machine import Machine
 from patience import PATIENCE_S, until
+from seclusion import enter_own_mounts
 
 from redoxfs.node.state import decode, read_bytes
 
@@ -174,6 +176,36 @@ def test_a_saved_state_restores_a_checkpoint(machine: Machine, source: Path, ord
     machine.ok("state", "load", machine.mnt, saved)
     assert sorted(before + read(machine, order[30:])) == sorted(order)
     await_write(machine, SAMPLES)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a folder that the daemon does not see")
+def test_a_state_is_saved_in_the_folder_that_the_command_sees(
+    machine: Machine, source: Path, order: list[str], tmp_path: Path
+) -> None:
+    """The daemon of a container, or that of a Slurm job's Prolog, has another folder at that path."""
+    machine.ok("mount", source, machine.mnt, *OPTIONS)
+    read(machine, order[:30])
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    saved = folder / "state"
+    states = []
+
+    def save() -> None:
+        # This thread alone is in it, and it ends with the thread.
+        enter_own_mounts()
+        subprocess.run(["mount", "-t", "tmpfs", "own", folder], check=True)
+        for less in ((), ("--less", "5")):
+            subprocess.run(
+                [*EXECUTED, *machine.command("state", "save", machine.mnt, saved, *less)],
+                env=machine.environment,
+                check=True,
+            )
+            states.append(decode(read_bytes(saved)).turns.given)
+
+    with ThreadPoolExecutor(1) as own:
+        own.submit(save).result()
+    assert states == [30, 25]
+    assert not list(folder.iterdir())
 
 
 def test_a_bad_or_foreign_state_is_refused_in_one_line(machine: Machine, source: Path, order: list[str]) -> None:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ import pytest
 from machine import PATIENCE_S, Machine, has_ended
 from patience import until
 from resuming_job import Files, Job, killed_runs, make_files
+from seclusion import enter_own_mounts
 
 pytest.importorskip("torch")
 
@@ -264,6 +266,31 @@ def test_a_loader_reads_and_resumes_through_a_bind_mount(mounted: Machine, tmp_p
         assert mounted.stats()["epochs_told"] == 1
     finally:
         subprocess.run(["umount", elsewhere], check=True)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a folder of temporary files")
+def test_a_loader_is_saved_where_the_daemon_has_other_temporary_files(
+    mounted: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job of a container, of Slurm's job_container/tmpfs or of a service with PrivateTmp has a /tmp of its own."""
+    monkeypatch.setattr(tempfile, "tempdir", os.fspath(tmp_path))
+    loader = loader_of(mounted.mnt, **AHEAD)
+    batches = iter(loader)
+    trained = names_in(next(batches) for _ in range(11))
+
+    def save() -> dict[str, Any]:
+        # This thread alone is in it, and it ends with the thread.
+        enter_own_mounts()
+        subprocess.run(["mount", "-t", "tmpfs", "own", tmp_path], check=True)
+        return redoxfs.torch.state_dict(loader)
+
+    before = sorted(tmp_path.iterdir())
+    with ThreadPoolExecutor(1) as own:
+        state = own.submit(save).result()
+    assert sorted(tmp_path.iterdir()) == before
+    del batches
+    redoxfs.torch.load_state_dict(loader, state)
+    assert_each_once(trained + names_in(loader))
 
 
 def test_a_state_is_exact_though_the_daemon_died(mounted: Machine) -> None:

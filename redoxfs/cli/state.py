@@ -1,9 +1,10 @@
 """`redoxfs state`: save the progress of a mount's laps to a file, or load it.
 
-`save` makes the daemon write the file, as it writes its own every second. `load` gives a file to the daemon, which
-continues from it at once: samples that were served after the save are served again. `save --less N` takes back the last
-N opens, which loaders may have made ahead of the training loop. Save a state with each checkpoint of the training, and
-load both together. With several nodes, any node saves the progress of all, and each node has to load it.
+`save` makes the daemon write the file, as it writes its own every second, in the folder that this process sees. `load`
+gives a file to the daemon, which continues from it at once: samples that were served after the save are served again.
+`save --less N` takes back the last N opens, which loaders may have made ahead of the training loop. Save a state with
+each checkpoint of the training, and load both together. With several nodes, any node saves the progress of all, and
+each node has to load it.
 """
 
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 from redoxfs.cli.options.states import StateLoadOptions, StateSaveOptions
 from redoxfs.launch.control import ask_daemon, live_mount
 from redoxfs.launch.errors import UsageError
-from redoxfs.launch.outputs import check_replaceable, outside
+from redoxfs.launch.outputs import check_replaceable, opened_folder, outside
 from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.say import show
 
@@ -33,10 +34,12 @@ def run(options: StateSaveOptions | StateLoadOptions) -> int:
 
 
 def _save(mount: PathStatus, path: Path, less: int, timeout_s: float) -> str:
-    if not less:
-        told: str = ask_daemon(mount, "state-save", os.fsencode(path), timeout_s)["told"]
-        return told
-    answer = ask_daemon(mount, "state-save-less", b"%d %s" % (less, os.fsencode(path)), timeout_s)
+    with opened_folder(path.parent) as folder:
+        if not less:
+            told: str = ask_daemon(mount, "state-save", os.fsencode(path), timeout_s, folder=folder)["told"]
+            return told
+        data = b"%d %s" % (less, os.fsencode(path))
+        answer = ask_daemon(mount, "state-save-less", data, timeout_s, folder=folder)
     again = f", and {answer['again']:,} more of the lap after them" if answer["again"] else ""
     came = f"{answer['told']}; the last {answer['less']:,} that were opened come again{again}"
     if answer["less"] < less:

@@ -50,8 +50,12 @@ def checked_live(found: PathStatus) -> PathStatus:
     return mount
 
 
-def ask_daemon(mount: PathStatus, verb: str, data: bytes, timeout_s: float) -> dict[str, Any]:
+def ask_daemon(
+    mount: PathStatus, verb: str, data: bytes, timeout_s: float, *, folder: int | None = None
+) -> dict[str, Any]:
     """The answer of the mount's daemon, within ``timeout_s``. While a keeper starts another one, that one is awaited.
+
+    ``folder``: a descriptor of the folder of a file that ``data`` names, which the daemon may see at another path.
 
     Raises:
         MountpointError: the daemon is another user's.
@@ -63,7 +67,7 @@ def ask_daemon(mount: PathStatus, verb: str, data: bytes, timeout_s: float) -> d
     while True:
         try:
             path = control_path_of_daemon(mount.path)
-            return send_control(path, verb, data, timeout_s=timeout_s, device=device_of(mount))
+            return send_control(path, verb, data, timeout_s=timeout_s, device=device_of(mount), folder=folder)
         except (FileNotFoundError, ConnectionError) as nobody:
             # Nobody listens, or the daemon ended before it had read the request: nothing was asked yet. A keeper starts
             # another daemon; a daemon makes its socket anew.
@@ -111,21 +115,35 @@ def _is_started_again(mount: PathStatus) -> bool:
 
 
 def send_control(
-    path: Path, verb: str, data: bytes = b"", *, timeout_s: float, device: str | None = None
+    path: Path,
+    verb: str,
+    data: bytes = b"",
+    *,
+    timeout_s: float,
+    device: str | None = None,
+    folder: int | None = None,
 ) -> dict[str, Any]:
     """The answer of the node that listens at ``path``, within ``timeout_s`` of sending the data, which has as long.
 
-    ``device``: the mount that is meant; None: whichever the node serves.
+    ``device``: the mount that is meant; None: whichever the node serves. ``folder``: as for `ask_daemon`.
 
     Raises:
         OSError: no node listens, or no answer comes.
         ValueError: the node refused.
     """
-    with begin_control(path, verb, data, timeout_s, device=device) as client:
+    with begin_control(path, verb, data, timeout_s, device=device, folder=folder) as client:
         return answer_of(client, timeout_s)
 
 
-def begin_control(path: Path, verb: str, data: bytes, timeout_s: float, *, device: str | None = None) -> socket.socket:
+def begin_control(
+    path: Path,
+    verb: str,
+    data: bytes,
+    timeout_s: float,
+    *,
+    device: str | None = None,
+    folder: int | None = None,
+) -> socket.socket:
     """Send a request within ``timeout_s``; `answer_of` reads the answer. Raises OSError."""
     request: dict[str, Any] = {"do": verb, "bytes": len(data)} if data else {"do": verb}
     if device is not None:
@@ -136,7 +154,9 @@ def begin_control(path: Path, verb: str, data: bytes, timeout_s: float, *, devic
         client.connect(os.fspath(path))
         with suppress(BrokenPipeError, ConnectionResetError):
             # It may refuse before it has read everything; its answer has the reason.
-            client.sendall(json.dumps(request).encode() + b"\n" + data)
+            line = json.dumps(request).encode() + b"\n"
+            sent = 0 if folder is None else socket.send_fds(client, [line], [folder])
+            client.sendall(line[sent:] + data)
     except BaseException:
         client.close()
         raise

@@ -2,6 +2,8 @@
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from redoxfs.launch.errors import DestinationError, UsageError
@@ -19,6 +21,22 @@ def outside(name: str, timeout_s: float, option: str = "") -> Path:
     if folder.trouble is not None:
         raise UsageError(f"{option}{name}: {folder.path}: {folder.trouble}")
     return folder.path / os.path.basename(path)
+
+
+@contextmanager
+def opened_folder(path: Path) -> Iterator[int]:
+    """A descriptor of a folder, by which a daemon writes there, whatever it sees at ``path``.
+
+    Raises DestinationError.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as failure:
+        raise DestinationError(f"{path}: {failure.strerror}") from None
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def check_replaceable(path: Path, asked: str, begin: bytes, what: str) -> None:

@@ -4,8 +4,9 @@ A Unix socket of mode 0600. Each side sends one JSON object on a line. `{"do": "
 verb that takes data has their length: `{"do": "trace", "bytes": N}`, and N bytes follow the line. `"mount"` may have
 the device number of the mount that is meant, such as "0:52"; the daemon of another mount refuses. The answer is
 `{"ok": true}` with the results of the verb, or `{"error": "…"}`. A line longer than the limit, a line that is no such
-object, and a client that pauses for `TIMEOUT_S` get an error, and the connection is closed. The client is
-`redoxfs.launch.control`.
+object, and a client that pauses for `TIMEOUT_S` get an error, and the connection is closed. With the line may come a
+descriptor of the folder of a file that the verb is to write: a client in a container, or in a job with a `/tmp` of its
+own, has another folder at that path. The client is `redoxfs.launch.control`.
 """
 
 import errno
@@ -13,6 +14,7 @@ import json
 import logging
 import os
 import socket
+from array import array
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
@@ -44,10 +46,19 @@ Verb = Callable[[bytes], Awaitable[Mapping[str, Any]]]
 CLIENT: ContextVar[int] = ContextVar("CLIENT", default=0)
 """In a verb: the process that asks; 0 if its pid namespace cannot be seen from here."""
 
+_FOLDER: ContextVar[int | None] = ContextVar("_FOLDER", default=None)
+"""In a verb: the descriptor of a folder that came with the request."""
+
 _OF_SEVERAL_NODES = frozenset({"nodes", "trace"})
 """Verbs of a mount with --nodes only."""
 
 log = logging.getLogger(__name__)
+
+
+def clients_file(path: Path) -> Path:
+    """In a verb: the file that the client means by ``path``, for as long as the verb runs. For messages is ``path``."""
+    folder = _FOLDER.get()
+    return path if folder is None else Path(f"/proc/self/fd/{folder}/{path.name}")
 
 
 async def serve_control(
@@ -169,18 +180,19 @@ def _remove_dead(path: Path) -> None:
 
 
 class _Incoming:
-    """The bytes that a client sends: a line, then data of a given length."""
+    """The bytes that a client sends: a line, then data of a given length. A folder may come with the line."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
         self._ahead = b""
+        self.folder: int | None = None
 
     async def line(self) -> bytes:
         """The line. Raises ValueError if none comes in time."""
         line = bytearray()
         with trio.move_on_after(TIMEOUT_S) as in_time:
             while b"\n" not in line and len(line) <= LINE_LIMIT_BYTES:
-                part = await self._stream.receive_some(4096)
+                part = await self._received(4096)
                 if not part:
                     break
                 line += part
@@ -188,6 +200,26 @@ class _Incoming:
             raise ValueError(f"no line came within {TIMEOUT_S:g} s")
         first, _, self._ahead = bytes(line).partition(b"\n")
         return first
+
+    async def _received(self, most: int) -> bytes:
+        """Some bytes, and the folder that came with them. Raises trio.BrokenResourceError."""
+        room = socket.CMSG_SPACE(array("i", [0]).itemsize)
+        try:
+            # The kernel closes what has no room.
+            part, sent, _, _ = await self._stream.socket.recvmsg(most, room, socket.MSG_CMSG_CLOEXEC)
+        except OSError as error:
+            raise trio.BrokenResourceError from error
+        for level, kind, data in sent:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self.close()
+                (self.folder,) = array("i", data)
+        return part
+
+    def close(self) -> None:
+        """Close the folder."""
+        if self.folder is not None:
+            os.close(self.folder)
+            self.folder = None
 
     async def data(self, size: int) -> bytes:
         """The data. Raises ValueError if fewer bytes come, or not in time."""
@@ -205,9 +237,14 @@ class _Incoming:
 async def _answer(incoming: _Incoming, verbs: Mapping[str, Verb], device: str | None) -> Mapping[str, Any]:
     try:
         verb, size = _parsed(await incoming.line(), verbs, device)
-        return await _call(verb, await incoming.data(size))
+        data = await incoming.data(size)
+        _FOLDER.set(incoming.folder)
+        answer = await _call(verb, data)
     except ValueError as refusal:
-        return {"error": str(refusal)}
+        answer = {"error": str(refusal)}
+    # Where it is cancelled, the daemon ends, and a thread may still be about to write there.
+    incoming.close()
+    return answer
 
 
 def _parsed(line: bytes, verbs: Mapping[str, Verb], device: str | None) -> tuple[Verb, int]:

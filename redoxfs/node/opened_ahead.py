@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from redoxfs.arrays import Numbers
+from redoxfs.node.control import clients_file
 from redoxfs.node.node import Node
 from redoxfs.node.recent import Batch, Int64
 from redoxfs.node.state import State, StateError, StateWriter, decode, encode, read_bytes, replace_file
@@ -76,12 +77,13 @@ class OpenedAhead:
             raise ValueError("expected the absolute path of a file, and turns")
         units = self._node.plan.policy.units
         try:
-            state = await in_thread(partial(_read, path))
+            file = clients_file(path)
+            state = await in_thread(partial(_read, file))
             state.check(self._state.about())
             turns = np.frombuffer(rows, "<i8").reshape(-1, 2)
             if len(turns) and turns[:, 1].min() < 1:
                 raise StateError("turns to take back are of laps from 1 on")
-            again = await in_thread(_replace, path, state, units, turns)
+            again = await in_thread(_replace, file, state, units, turns)
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror or error}") from error
         except StateError as error:

@@ -44,6 +44,7 @@ import xxhash
 
 from redoxfs.dataset.array_files import open_plain
 from redoxfs.linux import durable
+from redoxfs.node.control import clients_file
 from redoxfs.node.threads import begin_in_thread, in_thread
 from redoxfs.protocol.pool.passes import PassState
 from redoxfs.protocol.turns import LAST_LAP, Turns
@@ -434,7 +435,7 @@ class StateWriter:
         # A disk that does not answer must hold up neither the file of this node nor saves to other disks.
         alone = self._saving.setdefault(path, trio.CapacityLimiter(1))
         try:
-            await in_thread(_save, path, about, turns, abandon_on_cancel=True, limiter=alone)
+            await in_thread(_save, clients_file(path), about, turns, abandon_on_cancel=True, limiter=alone)
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror or error}") from error
         return _with_line(summary(turns, self._samples))

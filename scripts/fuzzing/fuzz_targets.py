@@ -740,14 +740,18 @@ class Checkpoint(Target):
 
 
 class _Sent:
-    """A stream with what a client has sent."""
+    """A stream, and its socket, with what a client has sent."""
 
     def __init__(self, data: bytes) -> None:
         self._left = data
+        self.socket = self
 
     async def receive_some(self, most: int) -> bytes:
         part, self._left = self._left[:most], self._left[most:]
         return part
+
+    async def recvmsg(self, most: int, _room: int, _flags: int) -> tuple[bytes, list[Any], int, None]:
+        return await self.receive_some(most), [], 0, None
 
 
 class _Bugs:
