@@ -399,6 +399,7 @@ class _Tracker:
         self._iteration = 0
         self._yielded = 0
         self.drawn = 0
+        self._has_failed = False
         self._batches: list[Batch] | None = None
         self._running: weakref.ref[Any] | None = None
         _trackers.add(self)
@@ -468,6 +469,7 @@ class _Tracker:
         self._iteration += 1
         self._yielded = self.drawn = 0
         self._batches = None
+        self._has_failed = False
         self._running = weakref.ref(iterator)
         return self._iteration
 
@@ -519,6 +521,8 @@ class _Tracker:
             and other._tree.name == self._tree.name
             and other._running is not None
             and other._running() is not None
+            # One that an error ended, such as Ctrl-C in a notebook, is kept by its traceback.
+            and not other._has_failed
             and other._yielded < len(other._batches or ())
             and _identity(other.mount) == _identity(self.mount)
         )
@@ -526,6 +530,12 @@ class _Tracker:
     def has_yielded(self, iteration: int, batches: int) -> None:
         if iteration == self._iteration:
             self._yielded += batches
+            self._has_failed = False
+
+    def has_failed(self, iteration: int) -> None:
+        """It raised an error instead of a batch. The loop may continue without it."""
+        if iteration == self._iteration:
+            self._has_failed = True
 
     def has_ended(self, iteration: int) -> None:
         if iteration == self._iteration:
@@ -606,6 +616,7 @@ class _Iterator:
             raise
         except BaseException:
             self._failed += self._received() - before
+            self._tracker.has_failed(self._iteration)
             raise
         self._tracker.has_yielded(self._iteration, 1 + self._failed)
         self._failed = 0

@@ -539,6 +539,33 @@ def test_a_batch_that_raised_an_error_is_left_unless_the_loop_went_on(source: Pa
     assert [batch.tolist() for batch in batches] == left
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_an_epoch_that_an_error_ended_is_not_beside_the_next_loaders(mounted: Machine, *, goes_on: bool) -> None:
+    """A notebook keeps the traceback of Ctrl-C, and with it the loader and its iterator."""
+
+    class Interrupted(Files):
+        has_been = False
+
+        def __getitem__(self, index: int) -> str:
+            if self._paths[index].name == stopped and not self.has_been:
+                self.has_been = True
+                raise KeyboardInterrupt
+            return super().__getitem__(index)
+
+    files = Interrupted(os.fspath(mounted.mnt))
+    stopped = files._paths[9].name
+    loader = redoxfs.torch.track(DataLoader(files, batch_size=BATCH, collate_fn=list), mounted.mnt)
+    batches = iter(loader)
+    with pytest.raises(KeyboardInterrupt) as kept:
+        names_in(batches)
+    if goes_on:
+        next(batches)
+    del loader, batches
+    assert kept.tb
+    names_in(loader_of(mounted.mnt))
+    assert mounted.stats()["epochs_told"] == 1 + (not goes_on)
+
+
 def test_a_sampler_that_never_ends_is_refused(source: Path) -> None:
     class Endless(torch.utils.data.Sampler[int]):
         def __len__(self) -> int:
