@@ -7,6 +7,7 @@ import string
 import tracemalloc
 import uuid
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,20 @@ def test_the_grammar_of_names_parses(
     line = catalog(root).verdict.line
     assert line.startswith("not redirecting" if words else "redirecting within 4 class directories"), line
     assert words in line
+
+
+@pytest.mark.parametrize("digits", [6, 8, 9, 12])
+def test_the_time_of_a_day_is_a_doubt_also_with_parts_of_a_second(tmp_path: Path, digits: int) -> None:
+    """The parts are random, and no other rule looks at the digits before them."""
+    chance = random.Random(0)
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            drawn = (datetime(2020, 1, 1) + timedelta(days=chance.random()) for _ in range(60))
+            make(
+                tmp_path,
+                *(f"{split}/{name}/{time:%H%M%S%f}"[: len(f"{split}/{name}/") + digits] + ".jpg" for time in drawn),
+            )
+    assert "have numbers that are all dates or times" in catalog(tmp_path).verdict.line
 
 
 def test_a_fold_in_the_first_digit_is_a_doubt(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def _times(value: NDArray[np.int64], group: NDArray[np.int64], size: NDArray[np.
     length = np.floor(np.log10(np.maximum(value, 1) + 0.5)).astype(np.int64) + 1
     longest = np.zeros(groups, np.int64)
     np.maximum.at(longest, group, length)
-    # 20210601, 20210601123456, and so on; 01062021; 210601; 123456, which may begin with 0.
+    # 20210601, 20210601123456, and so on; 01062021; 210601; 123456, which may begin with 0, and with parts of a second.
     day = value // 10 ** np.maximum(length - 8, 0)
     dates = _is_date(day // 10_000, day // 100 % 100, day % 100) & (length >= 8)
     clock = value % 10 ** np.maximum(length - 8, 0) // 10 ** np.maximum(length - 12, 0)
@@ -139,7 +139,7 @@ def _times(value: NDArray[np.int64], group: NDArray[np.int64], size: NDArray[np.
         (DATES_SHARE, _is_date(value % 10_000, value // 10_000 % 100, value // 10**6) & (longest == 8)[group]),
         (DATES_SHARE, _is_date(value % 10_000, value // 10**6, value // 10_000 % 100) & (longest == 8)[group]),
         (DATES_SHARE, _is_date(2000 + value // 10_000, value // 100 % 100, value % 100) & short),
-        (CLOCK_SHARE, (value < 240_000) & (value // 100 % 100 < 60) & (value % 100 < 60) & short),
+        *((CLOCK_SHARE, _is_clock(value // 10**part) & (longest == 6 + part)[group]) for part in (0, 2, 3, 6)),
         # 1.0 to 2.0 billion seconds since 1970: 2001 to 2033. Also in milliseconds and microseconds.
         (SECONDS_SHARE, is_in(length, np.array([10, 13, 16])) & (value // 10 ** np.maximum(length - 1, 0) == 1)),
     )
@@ -155,6 +155,11 @@ def _times(value: NDArray[np.int64], group: NDArray[np.int64], size: NDArray[np.
 
 def _is_date(year: NDArray[np.int64], month: NDArray[np.int64], day: NDArray[np.int64]) -> NDArray[np.bool_]:
     found: NDArray[np.bool_] = (year >= 1900) & (year < 2100) & (month > 0) & (month <= 12) & (day > 0) & (day <= 31)
+    return found
+
+
+def _is_clock(value: NDArray[np.int64]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = (value < 240_000) & (value // 100 % 100 < 60) & (value % 100 < 60)
     return found
 
 
