@@ -34,6 +34,9 @@ HEAD = "head"
 PREFIX = "/opt/redoxfs"
 """Where docs/slurm.md installs redoxfs, on all nodes."""
 
+CODE, PYTHON = "/opt/code", "/opt/python"
+"""The repository, and the Python environment of this process, on all nodes."""
+
 PROLOG_FOLDER = "/run/redoxfs"
 
 FREEZER = Path("/sys/fs/cgroup/freezer")
@@ -41,7 +44,8 @@ FREEZER = Path("/sys/fs/cgroup/freezer")
 
 # The first process of a node: makes its namespaces look like a machine, and runs until its input ends. Its arguments:
 # the cluster's folder, the node's name, its group in the freezer or "", folders to replace by empty ones, separated by
-# colons, and the paths below them to keep. It is bash, which waits for orphans, as the first process must.
+# colons, and pairs of what to have below them: where it is on the machine, and where on the node. It is bash, which
+# waits for orphans, as the first process must.
 _INIT = r"""
 set -eu
 folder=$1 name=$2 group=$3 IFS=:
@@ -55,10 +59,12 @@ if [ "$group" ]; then mount --bind "$group" "${group%/*}"; fi
 new=$folder/nodes/$name
 for top in $tops; do
     mount -t tmpfs -o mode=1777 tmpfs "$new"
-    for path; do
-        case $path in "$top"/*)
-            mkdir -p "$new${path#"$top"}"
-            mount --bind "$path" "$new${path#"$top"}" ;;
+    for ((at = 1; at < $#; at += 2)); do
+        path=${!at} next=$((at + 1))
+        case ${!next} in "$top"/*)
+            own=$new${!next#"$top"}
+            mkdir -p "$own"
+            mount --bind "$path" "$own" ;;
         esac
     done
     mount --move "$new" "$top"
@@ -107,6 +113,8 @@ UnkillableStepTimeout=30
 {nodes}
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
+
+_CONTAINER_CONF = "AutoBasePath=true\nBasePath=/run/jobs\n"
 
 _CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nCgroupMountpoint=/sys/fs/cgroup\n"
 
@@ -275,29 +283,33 @@ class Slurm:
         subprocess.run([*self.nodes[name].inside, *words], env=self.environment(), check=True, timeout=PATIENCE_S)
 
 
-def _kept(folder: Path) -> list[str]:
-    """Paths that a node needs of the machine: the cluster's own folder, redoxfs, and its Python."""
-    return [str(folder), str(Path(redoxfs.__file__).parents[1]), sys.prefix, sys.base_prefix]
+def _kept(folder: Path) -> dict[str, str]:
+    """What a node needs of the machine, by its path there: the cluster's own folder, redoxfs, and its Python."""
+    own = {path: path for path in (str(folder), sys.base_prefix)}
+    return {**own, CODE: str(Path(redoxfs.__file__).parents[1]), PYTHON: sys.prefix}
 
 
 def _closed_to_others(path: str) -> list[str]:
-    return [str(each) for each in Path(path).parents if not each.stat().st_mode & 0o001]
+    return [str(each) for each in Path(path).parents if each.exists() and not each.stat().st_mode & 0o001]
 
 
 @contextmanager
 def slurm_of(nodes: int, *, proctrack: str = "linuxproc", more: str = "") -> Iterator[Slurm]:
     """A running cluster, of which nothing is left at the end.
 
-    ``more`` is added to slurm.conf, with the cluster's folder for /etc/slurm.
+    ``more`` is added to slurm.conf, with the cluster's folder for /etc/slurm. With job_container/tmpfs in it, call this
+    in `one_processor`.
     """
-    folder = Path(tempfile.mkdtemp(prefix="slurm", dir="/tmp"))
+    # Not in /tmp, as jobs may have one of their own.
+    folder = Path(tempfile.mkdtemp(prefix="slurm", dir="/var/tmp"))
     with ExitStack() as ends:
         ends.callback(shutil.rmtree, folder)
         network = ends.enter_context(Network(nodes + 1).up())
         names = [f"n{number + 1}" for number in range(nodes)] + [HEAD]
         addresses = dict(zip(names, (address.partition(":")[0] for address in network.addresses), strict=True))
         _write_files(folder, addresses, proctrack, more)
-        tops = sorted({"/tmp", "/opt", *(top for path in _kept(folder) for top in _closed_to_others(path))})
+        kept = _kept(folder)
+        tops = sorted({"/tmp", "/opt", *(top for path in kept for top in _closed_to_others(path))})
         started = {}
         for number, name in enumerate(names):
             group = (
@@ -305,7 +317,8 @@ def slurm_of(nodes: int, *, proctrack: str = "linuxproc", more: str = "") -> Ite
                 if proctrack == "cgroup" and name != HEAD
                 else ""
             )
-            words = ["bash", "-c", _INIT, "bash", folder, name, group, ":".join(tops), *_kept(folder)]
+            pairs = [path for own, source in kept.items() for path in (source, own)]
+            words = ["bash", "-c", _INIT, "bash", folder, name, group, ":".join(tops), *pairs]
             unshare = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
             init = subprocess.Popen(
                 [*network.inside(number), *unshare, *map(str, words)],
@@ -322,6 +335,21 @@ def slurm_of(nodes: int, *, proctrack: str = "linuxproc", more: str = "") -> Ite
         slurm = Slurm(folder, started)
         slurm.start()
         yield slurm
+
+
+@contextmanager
+def one_processor() -> Iterator[None]:
+    """What starts here keeps to one processor.
+
+    Linux 6.18 numbers the namespaces that each processor makes from a store of its own, and binds none whose number is
+    below that of the namespace it is bound in. So on several processors job_container/tmpfs fails at random.
+    """
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 @contextmanager
@@ -381,9 +409,8 @@ def _write_files(folder: Path, addresses: dict[str, str], proctrack: str, more: 
     )
     (folder / "slurm.conf").write_text(text)
     (folder / "cgroup.conf").write_text(_CGROUP_CONF)
+    (folder / "job_container.conf").write_text(_CONTAINER_CONF)
     for name, words in (("python", ""), ("redoxfs", "-m redoxfs ")):
         command = folder / "redoxfs" / "bin" / name
-        command.write_text(
-            f'#!/bin/sh\nPYTHONPATH={Path(redoxfs.__file__).parents[1]} exec {sys.executable} {words}"$@"\n'
-        )
+        command.write_text(f'#!/bin/sh\nPYTHONPATH={CODE} exec {PYTHON}/bin/{Path(sys.executable).name} {words}"$@"\n')
         command.chmod(0o755)

@@ -14,11 +14,11 @@ from textwrap import dedent
 import pytest
 from images import make_full_images
 from netspaces import why_not
-from slurm import FREEZER, PREFIX, Node, Slurm, slurm_of
+from slurm import CODE, FREEZER, PREFIX, Node, Slurm, slurm_of
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "mount" / "slurm"
-RANK = Path(__file__).with_name("slurm_rank.py")
+RANK = f"{CODE}/tests/slurm_rank.py"
 # WordNet ids are proof for --classes auto.
 CLASSES = {"n00000001": 20, "n00000005": 50, "n00000044": 130}
 SAMPLES = sum(CLASSES.values())
@@ -40,12 +40,17 @@ def block(beginning: str) -> str:
 
 
 @contextmanager
-def cluster(*, is_site: bool) -> Iterator[Slurm]:
-    """A cluster as it is, or with the Prolog and the Epilog installed as docs/slurm.md says."""
+def cluster(*, is_site: bool, own_tmp: bool = False) -> Iterator[Slurm]:
+    """A cluster as it is, or with the Prolog and the Epilog installed as docs/slurm.md says.
+
+    ``own_tmp``: each job has a /tmp of its own.
+    """
     missing = [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if shutil.which(name) is None]
     if (reason := f"{missing[0]} is not installed" if missing else why_not()) is not None:
         pytest.skip(reason)
-    more = block("Prolog=") if is_site else ""
+    more = block("Prolog=") if is_site else "PrologFlags=Alloc\n" if own_tmp else ""
+    if own_tmp:
+        more = edited(more, {"PrologFlags=Alloc": "PrologFlags=Alloc,Contain\nJobContainerType=job_container/tmpfs"})
     # Production uses cgroups, and of version 2 they need systemd.
     with slurm_of(NODES, proctrack="cgroup" if FREEZER.is_dir() else "linuxproc", more=more) as slurm:
         make_full_images(slurm.home / "data", CLASSES)
@@ -164,7 +169,8 @@ def cancelled(job: Job) -> str:
 
 
 def timed_out(job: Job) -> str:
-    job.slurm.ok("scontrol", "update", f"JobId={job.id}", "EndTime=now", root=True)
+    # Slurm refuses a time that is over when the controller reads it. It looks at the times each half minute.
+    job.slurm.ok("scontrol", "update", f"JobId={job.id}", "EndTime=now+10", root=True)
     return "TIMEOUT"
 
 

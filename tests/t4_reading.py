@@ -350,7 +350,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_thousands_of_handles_under_a_small_budget(machine: Machine, many: Path, mode: list[str]) -> None:
     # What an open file takes does not depend on its mode, so one has all.
-    count = 2500 if mode else 10_000
+    count = 2500 if mode else 5_000
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft_before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, count + 1000), hard))
