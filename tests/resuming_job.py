@@ -61,6 +61,8 @@ class Job:
         (folder / "meet").unlink(missing_ok=True)
         (folder / "job.json").write_text(json.dumps(asdict(self)))
         command = [sys.executable, __file__, str(folder / "job.json")]
+        # A rank that is killed leaves its temporary files.
+        environment = {**environment, "TMPDIR": self.folder}
         return [
             subprocess.Popen(
                 [*command, str(rank)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

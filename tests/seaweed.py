@@ -72,6 +72,7 @@ class Seaweed:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
+                env=self._environment(),
             )
         until(self._answers, "the server does not answer")
 
@@ -91,6 +92,10 @@ class Seaweed:
         self.kill()
         for holder in self._holders:
             holder.close()
+        # The place of its sockets is fixed.
+        for port in (*self._grpc, self.filer, self.port):
+            for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+                path.unlink()
 
     def make_bucket(self) -> None:
         """Make the bucket, as soon as the server has room for it."""
@@ -104,8 +109,13 @@ class Seaweed:
             text=True,
             timeout=PATIENCE_S,
             check=False,
+            env=self._environment(),
         )
         assert "created bucket" in done.stdout, done.stdout + done.stderr
+
+    def _environment(self) -> dict[str, str]:
+        """It logs to the folder of temporary files."""
+        return {**os.environ, "TMPDIR": str(self.folder)}
 
     def _answers(self) -> bool:
         assert self._process is not None

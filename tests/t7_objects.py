@@ -139,7 +139,9 @@ def test_a_killed_pack_has_no_manifest_and_resumes(machine: Machine, source: Pat
 
     proxy.fault = kill_after_some_shards
     command = machine.command("pack", source, dst, *PACK, "--jobs", jobs)
-    pack.append(subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE))
+    # It leaves its temporary files.
+    environment = machine.environment | {"TMPDIR": str(machine.folder)}
+    pack.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE))
     assert pack[0].wait(PATIENCE_S) == -signal.SIGKILL
     pack[0].communicate()
     done = machine.run("mount", dst, machine.mnt)

@@ -116,6 +116,8 @@ class Nodes:
         environment |= {
             "GLOO_SOCKET_IFNAME": "eth0",
             "OMP_NUM_THREADS": "1",
+            # torchrun leaves folders there.
+            "TMPDIR": runtime,
         }
         config = self.folder / f"sshd_config{node}"
         words = " ".join(f"{name}={value}" for name, value in environment.items())
