@@ -556,7 +556,8 @@ async def test_a_second_look_needs_no_second_read(source: tuple[Catalog, int]) -
         assert max(Counter(store.reads_made).values()) == 1
 
 
-async def test_stopping_leaves_no_thread(source: tuple[Catalog, int]) -> None:
+async def test_stopping_leaves_no_thread(source: tuple[Catalog, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redoxfs.node.loader.JOIN_S", PATIENCE_S)
     async with running(source, HeldStore()) as node:
         await whole(node, entries(source)[0], 100)
         assert any(thread.name.startswith("redoxfs-read") for thread in threading.enumerate())

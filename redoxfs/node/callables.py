@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
+from time import monotonic
 
 from redoxfs.chunks.store import Payload, Read
 from redoxfs.node.transfers import Transfers
@@ -29,8 +30,9 @@ class Callables(Transfers):
         super().close(0)
         for _ in self._threads:
             self._calls.put(None)
+        until_s = monotonic() + wait_s
         for thread in self._threads:
-            thread.join(wait_s / len(self._threads))
+            thread.join(max(0.0, until_s - monotonic()))
 
     def submit(self, reads: Sequence[Read], awaited: bool, /) -> None:
         super().submit(reads, awaited)
