@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sysconfig
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,13 +42,15 @@ class Seaweed:
         identities = [{"name": "test", "credentials": credentials, "actions": actions}]
         (folder / "s3.json").write_text(json.dumps({"identities": identities}))
         self._process: subprocess.Popen[bytes] | None = None
+        # A proxy may kill it in another thread than the one that starts it again.
+        self._changing = threading.Lock()
 
     def start(self) -> None:
         """Start, also after `kill`; returns when S3 answers."""
         weed = program()
         assert weed is not None
         master, volume, filer, s3 = self._grpc
-        with (self.folder / "log").open("ab") as log:
+        with self._changing, (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
                     *self._inside,
@@ -68,6 +71,9 @@ class Seaweed:
                     f"-filer.port.grpc={filer}",
                     "-volume.max=0",
                     "-master.volumeSizeLimitMB=256",
+                    # Their ports are fixed.
+                    "-s3.port.iceberg=0",
+                    "-s3.port.lance=0",
                 ],
                 stdout=log,
                 stderr=log,
@@ -82,10 +88,11 @@ class Seaweed:
         return None if self._process is None else self._process.pid
 
     def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        with self._changing:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+                self._process = None
 
     def close(self) -> None:
         """Kill it, and release its ports."""

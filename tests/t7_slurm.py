@@ -92,7 +92,8 @@ def test_a_signal_before_the_time_limit_reaches_the_training_and_ends_no_mount(p
     told = [plain.home / f"told-{job.id}-{rank}" for rank in range(NODES)]
 
     def all_told() -> bool:
-        assert plain.state(job.id) == "RUNNING", plain.log()
+        # The second while Slurm's message is on its way.
+        assert plain.state(job.id) in ("RUNNING", "SIGNALING"), plain.log()
         return all(path.exists() for path in told)
 
     plain.until(all_told, "the training gets the signal")
