@@ -751,6 +751,7 @@ def test_a_folder_comes_with_a_request_and_is_closed_after_it(tmp_path: Path) ->
             for data in (b"short", b"x" * (1 << 20)):
                 await trio.to_thread.run_sync(partial(ask, data, folder=folder))
                 assert (tmp_path / "clients/file").read_bytes() == data
+            await trio.to_thread.run_sync(send_two)
             with pytest.raises(ValueError, match="nothing to write"):
                 await trio.to_thread.run_sync(partial(ask, folder=folder))
             with pytest.raises(ValueError, match="expected one of: write"):
@@ -759,6 +760,13 @@ def test_a_folder_comes_with_a_request_and_is_closed_after_it(tmp_path: Path) ->
                 )
             assert [number for number in os.listdir("/proc/self/fd") if opens(number, folder)] == [str(folder)]
             nursery.cancel_scope.cancel()
+
+    def send_two() -> None:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(os.fspath(tmp_path / "control"))
+            socket.send_fds(client, [b'{"do": "write", "bytes": 3}\ntwo'], [folder, folder])
+            assert client.makefile("rb").read() == b'{"ok": true}\n'
+        assert (tmp_path / "clients/file").read_bytes() == b"two"
 
     (tmp_path / "clients").mkdir()
     folder = os.open(tmp_path / "clients", os.O_RDONLY | os.O_DIRECTORY)

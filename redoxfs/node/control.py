@@ -203,9 +203,9 @@ class _Incoming:
 
     async def _received(self, most: int) -> bytes:
         """Some bytes, and the folder that came with them. Raises trio.BrokenResourceError."""
-        room = socket.CMSG_SPACE(array("i", [0]).itemsize)
+        # For one. CMSG_SPACE would be room for two, as it is rounded up. The kernel closes what has no room.
+        room = socket.CMSG_LEN(array("i", [0]).itemsize)
         try:
-            # The kernel closes what has no room.
             part, sent, _, _ = await self._stream.socket.recvmsg(most, room, socket.MSG_CMSG_CLOEXEC)
         except OSError as error:
             raise trio.BrokenResourceError from error
