@@ -39,7 +39,7 @@ import warnings
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from itertools import islice
 from operator import index as index_of
@@ -143,24 +143,20 @@ def state_dict(loader: "DataLoader[Any]", group: Any = None) -> dict[str, Any]:
     # Rank 0 may have none.
     saver = mounts.index(True) if any(mounts) else 0
     mount = tracker.mount if ranks.rank == saver else None
-    folder: int | None = None
     with ExitStack() as stack:
 
         def save() -> bytes:
             if mount is None:
                 return b""
-            nonlocal folder
-            name = stack.enter_context(tempfile.TemporaryDirectory(prefix="redoxfs-state-"))
-            folder = stack.enter_context(opened_folder(Path(name)))
-            path = os.fsencode(name) + b"/state"
-            _ask(mount, "state-save", path, folder)
+            path = os.fsencode(stack.enter_context(tempfile.TemporaryDirectory(prefix="redoxfs-state-"))) + b"/state"
+            _ask(mount, "state-save", path, file=path)
             return path
 
         # First the turns so far, then those of them that are ahead.
         path = ranks.agree(save)[saver]
         told = ranks.agree(lambda: (tracker.turns_ahead(), _packed(tracker.remaining())))
         ahead = b"".join(rows for rows, _ in told)
-        laps = ranks.agree(lambda: None if mount is None else _without(mount, path, folder, ahead))[saver]
+        laps = ranks.agree(lambda: None if mount is None else _without(mount, path, ahead))[saver]
     remaining = [batches for _, batches in told]
     return {
         "version": VERSION,
@@ -809,10 +805,11 @@ def _folder_of(dataset: Any) -> str | None:
     return None
 
 
-def _ask(mount: PathStatus, verb: str, data: bytes, folder: int | None = None) -> dict[str, Any]:
-    """Raises ResumeError."""
+def _ask(mount: PathStatus, verb: str, data: bytes, *, file: bytes | None = None) -> dict[str, Any]:
+    """``file``: the path of the file that the daemon is to write. Raises ResumeError."""
     try:
-        return ask_daemon(mount, verb, data, TIMEOUT_S, folder=folder)
+        with nullcontext() if file is None else opened_folder(Path(os.fsdecode(file)).parent) as folder:
+            return ask_daemon(mount, verb, data, TIMEOUT_S, folder=folder)
     except CommandError as error:
         raise ResumeError(str(error)) from None
 
@@ -852,9 +849,9 @@ def _catch_up(mount: PathStatus | None, laps: bytes | None, views: int) -> None:
         _ask(mount, "state-load", laps)
 
 
-def _without(mount: PathStatus, path: bytes, folder: int | None, turns: bytes) -> str:
-    """The state in a file of ``folder``, without ``turns``."""
-    if turns and (again := _ask(mount, "state-take-back", path + b"\0" + turns, folder)["again"]):
+def _without(mount: PathStatus, path: bytes, turns: bytes) -> str:
+    """The state in a file, without ``turns``."""
+    if turns and (again := _ask(mount, "state-take-back", path + b"\0" + turns, file=path)["again"]):
         warnings.warn(
             f"{again} samples that were yielded come again after a load: the loader was ahead into another lap",
             stacklevel=3,

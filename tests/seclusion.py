@@ -10,7 +10,10 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from redoxfs.linux.libc import last_error, libc
 from redoxfs.linux.mount_table import read_mounts
@@ -18,6 +21,8 @@ from redoxfs.linux.mount_table import read_mounts
 CLONE_NEWNS = 0x20000
 MS_REC, MS_PRIVATE = 0x4000, 0x40000
 MNT_DETACH = 2
+
+T = TypeVar("T")
 
 HOMES = ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME")
 
@@ -56,3 +61,16 @@ def enter_own_mounts() -> bool:
     if libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None) != 0:
         raise last_error("/")
     return True
+
+
+def with_own_folder(folder: Path, call: Callable[[], T]) -> T:
+    """The result of ``call`` in a thread that sees an empty folder at this path, as its children do. Needs root."""
+
+    def run() -> T:
+        # It ends with the thread.
+        assert enter_own_mounts()
+        subprocess.run(["mount", "-t", "tmpfs", "own", folder], check=True)
+        return call()
+
+    with ThreadPoolExecutor(1) as own:
+        return own.submit(run).result()

@@ -122,10 +122,7 @@ def test_the_time_of_a_day_is_a_doubt_also_with_parts_of_a_second(tmp_path: Path
     for split in ("train", "test"):
         for name in ("cat", "dog"):
             drawn = (datetime(2020, 1, 1) + timedelta(days=chance.random()) for _ in range(60))
-            make(
-                tmp_path,
-                *(f"{split}/{name}/{time:%H%M%S%f}"[: len(f"{split}/{name}/") + digits] + ".jpg" for time in drawn),
-            )
+            make(tmp_path, *(f"{split}/{name}/{time.strftime('%H%M%S%f')[:digits]}.jpg" for time in drawn))
     assert "have numbers that are all dates or times" in catalog(tmp_path).verdict.line
 
 

@@ -21,7 +21,7 @@ from forks import EXECUTED
 from images import identity, image, make_images
 from machine import Machine
 from patience import PATIENCE_S, until
-from seclusion import enter_own_mounts
+from seclusion import with_own_folder
 
 from redoxfs.node.state import decode, read_bytes
 
@@ -191,9 +191,6 @@ def test_a_state_is_saved_in_the_folder_that_the_command_sees(
     states = []
 
     def save() -> None:
-        # This thread alone is in it, and it ends with the thread.
-        enter_own_mounts()
-        subprocess.run(["mount", "-t", "tmpfs", "own", folder], check=True)
         for less in ((), ("--less", "5")):
             subprocess.run(
                 [*EXECUTED, *machine.command("state", "save", machine.mnt, saved, *less)],
@@ -202,8 +199,7 @@ def test_a_state_is_saved_in_the_folder_that_the_command_sees(
             )
             states.append(decode(read_bytes(saved)).turns.given)
 
-    with ThreadPoolExecutor(1) as own:
-        own.submit(save).result()
+    with_own_folder(folder, save)
     assert states == [30, 25]
     assert not list(folder.iterdir())
 

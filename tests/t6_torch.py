@@ -23,7 +23,7 @@ import pytest
 from machine import PATIENCE_S, Machine, has_ended
 from patience import until
 from resuming_job import Files, Job, killed_runs, make_files
-from seclusion import enter_own_mounts
+from seclusion import with_own_folder
 
 pytest.importorskip("torch")
 
@@ -277,16 +277,8 @@ def test_a_loader_is_saved_where_the_daemon_has_other_temporary_files(
     loader = loader_of(mounted.mnt, **AHEAD)
     batches = iter(loader)
     trained = names_in(next(batches) for _ in range(11))
-
-    def save() -> dict[str, Any]:
-        # This thread alone is in it, and it ends with the thread.
-        enter_own_mounts()
-        subprocess.run(["mount", "-t", "tmpfs", "own", tmp_path], check=True)
-        return redoxfs.torch.state_dict(loader)
-
     before = sorted(tmp_path.iterdir())
-    with ThreadPoolExecutor(1) as own:
-        state = own.submit(save).result()
+    state = with_own_folder(tmp_path, lambda: redoxfs.torch.state_dict(loader))
     assert sorted(tmp_path.iterdir()) == before
     del batches
     redoxfs.torch.load_state_dict(loader, state)

@@ -56,7 +56,10 @@ log = logging.getLogger(__name__)
 
 
 def clients_file(path: Path) -> Path:
-    """In a verb: the file that the client means by ``path``, for as long as the verb runs. For messages is ``path``."""
+    """In a verb: a path to the file that the client calls ``path``, for as long as the verb runs.
+
+    Messages to the client name ``path`` itself.
+    """
     folder = _FOLDER.get()
     return path if folder is None else Path(f"/proc/self/fd/{folder}/{path.name}")
 
