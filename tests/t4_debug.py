@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,14 @@ from redoxfs.doctor.bundle import LOG_BYTES, Bundle, processes, tail
 from redoxfs.launch import stacks
 from redoxfs.launch.deadline import Look
 from redoxfs.launch.path_status import PathStatus
-from redoxfs.launch.stacks import SIGNAL, NoStacksError, stacks_of
+from redoxfs.launch.stacks import NoStacksError, _answer, stacks_of
 from redoxfs.linux.mount_table import OUR_TYPE, Mount
 from redoxfs.linux.pids import pid_namespace
 
 SPINNING = """
+import ctypes
+import os
+import sys
 import threading
 from redoxfs.launch.stacks import answer_with_stacks
 
@@ -32,9 +36,14 @@ def spinning_forever():
     while True:
         pass
 
+def keeping_the_lock():
+    nothing, _ = os.pipe()
+    print("ready", flush=True)
+    ctypes.PyDLL(None).read(nothing, ctypes.create_string_buffer(1), 1)
+
 answer_with_stacks()
 threading.Thread(target=waiting_elsewhere, daemon=True).start()
-spinning_forever()
+keeping_the_lock() if sys.argv[1:] else spinning_forever()
 """
 
 
@@ -126,32 +135,31 @@ def test_a_file_that_cannot_be_written_is_one_line(machine: Machine, source: Pat
 
 
 def test_readers_notice_nothing_while_stacks_are_written(machine: Machine, source: Path) -> None:
-    """The signal interrupts calls of the kernel, in the middle of requests and reads."""
+    """They come in the middle of requests and reads, and with the interpreter's lock."""
     machine.ok("mount", source, machine.mnt, "--fuse-threads", "2")
     pid = machine.pid()
     whole = {path.read_bytes() for path in (source / "train").rglob("*.jpg")}
     names = [path.relative_to(source) for path in (source / "train").rglob("*.jpg")]
-    assert "Thread" in stacks_of(pid)
-    for _ in range(3):
-        read = set()
-        for name in names:
-            # It comes while the open is answered.
-            os.kill(pid, SIGNAL)
-            read.add((machine.mnt / name).read_bytes())
-        assert read == whole
-    assert "Thread" in stacks_of(pid)
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(3):
+            asked = pool.submit(lambda: [stacks_of(pid) for _ in range(3)])
+            while not asked.done():
+                assert {(machine.mnt / name).read_bytes() for name in names} == whole
+            assert all("Thread" in told and f"in {_answer.__name__}" in told for told in asked.result())
     assert machine.stats()["errors"] == 0
+    assert machine.pid() == pid
     machine.ok("umount", machine.mnt)
 
 
-def test_stacks_come_while_no_other_python_code_runs() -> None:
-    with subprocess.Popen([sys.executable, "-c", SPINNING], stdout=subprocess.PIPE, text=True) as spinning:
+@pytest.mark.parametrize("how", [(), ("keeping_the_lock",)], ids=["spins", "keeps-the-lock"])
+def test_stacks_come_while_no_other_python_code_runs(how: tuple[str, ...]) -> None:
+    with subprocess.Popen([sys.executable, "-c", SPINNING, *how], stdout=subprocess.PIPE, text=True) as spinning:
         try:
             assert spinning.stdout is not None
             assert spinning.stdout.readline() == "ready\n"
             for _ in range(2):
                 told = stacks_of(spinning.pid)
-                assert told.count("in spinning_forever") == 1
+                assert told.count(f"in {how[0] if how else 'spinning_forever'}") == 1
                 assert told.count("in waiting_elsewhere") == 1
         finally:
             spinning.kill()

@@ -1,20 +1,27 @@
 """The Python stacks of a daemon's threads, for somebody outside, also while its event loop hangs.
 
-A daemon registers a signal with `faulthandler`, which writes the stacks from the signal's own handler, in C. So it
-works while no Python code can run: when the loop waits in a call, spins, or holds the interpreter's lock. It needs only
-that the kernel can deliver a signal, which it cannot to a process that is stopped, or whose every thread waits for
+A thread of the daemon waits at a pipe and writes the stacks with the interpreter's lock, so that no frame changes
+meanwhile. It answers also when the event loop waits in a call or spins.
+
+If it does not answer, some code keeps the lock. Then a signal is sent, which `faulthandler` answers from the signal's
+own handler, in C and without the lock: no frame changes now either. (In a daemon that is at work, the handler reads
+frames while other threads change them, and once in some thousands of signals that ends the process.) The signal needs
+only that the kernel can deliver it, which it cannot to a process that is stopped, or whose every thread waits for
 storage without being interruptible. For that case there are the kernel's own stacks (`redoxfs.doctor.process`).
 
-Rejected: a verb of the control socket, which the event loop itself answers; a watchdog thread, which needs the lock.
+Rejected: a verb of the control socket, which the event loop itself answers.
 
 The stacks go to a memfd and not to the log, which may be JSON, a pipe, or on a full disk. Whoever asks finds it among
-the descriptors of the process, and empties it first.
+the descriptors of the process, and empties it first. Its name ends in the number of the pipe's descriptor.
 """
 
 import faulthandler
 import fcntl
 import os
+import re
 import signal
+import stat
+import threading
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -26,15 +33,16 @@ SIGNAL = signal.SIGUSR2
 MEMFD = "redoxfs-stacks"
 
 ANSWER_S = 2.0
-"""For the stacks to come. A handler runs in milliseconds, unless there is no processor for it."""
+"""For the stacks to come, from the thread and then from the handler. Either answers in milliseconds, unless there is
+no processor for it."""
 
 _LOOK_EVERY_S = 0.02
 
 _STILL_S = 0.2
-"""The stacks are complete once they have not grown for so long: the handler may wait for a processor meanwhile."""
+"""The stacks are complete once they have not grown for so long: who writes them may wait for a processor meanwhile."""
 
 LONGEST_BYTES = 1 << 20
-"""That is read. The handler stops at 100 threads, which have less."""
+"""That is read. `faulthandler` stops at 100 threads, which have less."""
 
 
 class NoStacksError(Exception):
@@ -42,10 +50,17 @@ class NoStacksError(Exception):
 
 
 def answer_with_stacks() -> None:
-    """From now on, this process writes its stacks when it gets `SIGNAL`. Called once in a daemon."""
-    fd = os.memfd_create(MEMFD, os.MFD_CLOEXEC)
+    """From now on, this process writes its stacks when it is asked, or gets `SIGNAL`. Called once in a daemon."""
+    asked, ask = os.pipe2(os.O_CLOEXEC)
+    fd = os.memfd_create(f"{MEMFD}-{ask}", os.MFD_CLOEXEC)
     fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
     faulthandler.register(SIGNAL, file=fd, all_threads=True)
+    threading.Thread(target=_answer, args=(asked, fd), daemon=True, name="redoxfs-stacks").start()
+
+
+def _answer(asked: int, fd: int) -> None:
+    while os.read(asked, 1):
+        faulthandler.dump_traceback(file=fd, all_threads=True)
 
 
 def stacks_of(pid: int) -> str:
@@ -61,14 +76,37 @@ def stacks_of(pid: int) -> str:
             fd = _opened_memfd(pid)
             opened.callback(os.close, fd)
             os.ftruncate(fd, 0)
+            if _ask_thread(pid, fd) and (told := _awaited(fd)):
+                return told
             signal.pidfd_send_signal(process, SIGNAL)
-            return _awaited(fd, pid)
+            if told := _awaited(fd):
+                return told
     except OSError as failure:
         raise NoStacksError(f"process {pid}: {failure.strerror}") from None
+    raise NoStacksError(f"process {pid} does not answer: it is stopped, or the kernel holds it")
 
 
-def _awaited(fd: int, pid: int) -> str:
-    """What the handler writes, once it grows no more. Raises NoStacksError."""
+def _ask_thread(pid: int, fd: int) -> bool:
+    """Ask the thread that writes with the lock. False if the process has none, as an older one."""
+    number = re.fullmatch(rf"/memfd:{MEMFD}-([0-9]+) \(deleted\)", os.readlink(f"/proc/self/fd/{fd}"))
+    if number is None:
+        return False
+    path = f"/proc/{pid}/fd/{number[1]}"
+    if stat.S_ISFIFO(os.stat(path).st_mode):
+        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            # Root may ask for the stacks of a user's process, which can have put another file there since.
+            if stat.S_ISFIFO(os.fstat(pipe).st_mode):
+                with suppress(BlockingIOError):
+                    os.write(pipe, b"?")
+                return True
+        finally:
+            os.close(pipe)
+    raise NoStacksError(f"process {pid} has replaced its pipe for stacks")
+
+
+def _awaited(fd: int) -> str:
+    """The stacks that are written, once they grow no more; empty if none come."""
     deadline_s = time.monotonic() + ANSWER_S
     size, since_s = 0, time.monotonic()
     while (now_s := time.monotonic()) < deadline_s and not (size and now_s - since_s >= _STILL_S):
@@ -76,9 +114,7 @@ def _awaited(fd: int, pid: int) -> str:
         grown = os.fstat(fd).st_size
         if grown != size:
             size, since_s = grown, time.monotonic()
-    if size:
-        return os.pread(fd, LONGEST_BYTES, 0).decode("utf-8", "replace")
-    raise NoStacksError(f"process {pid} has not run for {ANSWER_S:g} s: it is stopped, or the kernel holds it")
+    return os.pread(fd, LONGEST_BYTES, 0).decode("utf-8", "replace")
 
 
 def _catches(pid: int) -> bool:
