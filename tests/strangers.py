@@ -11,8 +11,10 @@ from pathlib import Path
 from redoxfs.linux.detach import detach
 from redoxfs.linux.mount_table import read_mounts
 
-UID = 64321
-OTHER_UID = 64322
+UID = 20_000 + 2 * (os.getpid() % 20_000)
+"""Of each test process another, as what a user has in /tmp goes by the number, and two suites may run at once."""
+
+OTHER_UID = UID + 1
 
 
 class Stranger:
