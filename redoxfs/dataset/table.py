@@ -1,11 +1,12 @@
 """A label table: a csv with a header, whose columns give the path (relative to the source), the class, and the split.
 
 If the first row's path is not there, and one folder alone has it, all paths are relative to that folder: a table beside
-`img` usually says `7.jpg`.
+`img` usually says `7.jpg`. If one file alone has it with a suffix, all paths lack that suffix: many tables say `7`.
 
-Headers are those that people have: `file_name,label` is as good as `path,class` (see HEADERS). Where two columns may
-both be the class, guessing would give wrong labels, so that is an error. Columns for a split are all used: a sample
-stands in only for samples with the same value in each of them. So no choice between `split` and `fold` can be wrong.
+Headers are those that people have: `file_name,label` is as good as `path,class` (see HEADERS). A table of two columns
+needs no known headers, as in `id,breed`. Where two columns may both be the class, guessing would give wrong labels, so
+that is an error. Columns for a split are all used: a sample stands in only for samples with the same value in each of
+them. So no choice between `split` and `fold` can be wrong.
 
 Any mistake in the table is an error that names the line: a row that names no file, a file with two classes, a short
 row. Skipping such rows would silently train on a part of the data, or on wrong labels.
@@ -62,6 +63,7 @@ class Header:
     label: int
     splits: tuple[int, ...]
     names: tuple[str, ...]  # of all columns, for messages
+    is_known: bool  # path and class have known headers
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -102,7 +104,7 @@ def read_table(tree: Tree, where: str) -> Table:
     line = np.zeros(len(tree), np.int32)
     ids: dict[Said, int] = {}
     pairs: list[str] = []
-    finder, folder = _Finder(tree), b""
+    finder, folder, suffix = _Finder(tree), b"", b""
     count = 0
     header, rows = _open(where)
     one = "a file has one class" + (" and one split" if header.splits else "")
@@ -111,14 +113,18 @@ def read_table(tree: Tree, where: str) -> Table:
         if not pair[0]:
             raise ClassesError(f"{where}, line {number}: no class for {show_text(path)}; remove the row or fill it in")
         name = path.encode("utf-8", "surrogateescape")
-        entry = finder.find(folder + name)
+        entry = finder.find(folder + name + suffix)
         if entry < 0 and count == 1:
-            folder, entry = finder.only_folder(name)
+            folder, suffix, entry = finder.only(name)
         if entry < 0:
             raise ClassesError(
-                f"{where}, line {number}: no such file in the source: {show_text(path)}; paths are relative to the"
+                f"{where}, line {number}: no such file in the source: {show(name + suffix)}; paths are relative to the"
                 f" source{finder.or_a_folder()}{finder.with_suffix(folder + name)}"
             )
+        if count == 1 and not header.is_known:
+            first = header.names[header.path].encode("utf-8", "surrogateescape")
+            if finder.find(folder + first + suffix) >= 0:
+                raise ClassesError(f"{where}, line 1: {show(first)} is a file; write a header above it: path,class")
         if not tree.is_file(entry):
             kind = "directory" if tree.is_dir(entry) else "symlink"
             raise ClassesError(
@@ -148,17 +154,21 @@ def read_table(tree: Tree, where: str) -> Table:
         list(classes),
         [_split_in_words(header, values) for values in splits],
         tuple(map(frozenset, zip(*splits, strict=True))),
-        tuple(_saw(where, count, header, len(splits), folder)),
+        tuple(_saw(where, count, header, len(splits), folder, suffix)),
     )
 
 
-def _saw(where: str, rows: int, header: Header, splits: int, folder: bytes) -> Iterator[str]:
+def _saw(where: str, rows: int, header: Header, splits: int, folder: bytes, suffix: bytes) -> Iterator[str]:
     apart = ""
     if header.splits:
         columns = " and ".join(map(show_text, header.split_names))
         apart = f"; no sample crosses between the {splits:,} values of {columns}" if splits > 1 else ""
     within = f", whose paths are relative to {show(folder)}" if folder else ""
-    yield f"{rows:,} rows in {where}{within}{apart}"
+    without = f", whose paths lack {show(suffix)}" if suffix else ""
+    yield f"{rows:,} rows in {where}{within}{without}{apart}"
+    if not header.is_known:
+        path, label = (show_text(header.names[at]) for at in (header.path, header.label))
+        yield f"the path is the column {path} of {where}, and the class the column {label}"
     if header.unread:
         yield (
             f"not read from {where}: {_listed(header.unread)}; a script that looks these up by file name gets those of"
@@ -252,17 +262,28 @@ def _lines(where: str) -> Iterator[tuple[int, list[str]]]:
 
 def _header(where: str, names: list[str]) -> Header:
     keys = [_key(name) for name in names]
-    path, label = (_column(where, names, keys, what) for what in HEADERS)
     known = set(map(_key, SPLIT_HEADERS))
-    return Header(path, label, tuple(at for at, key in enumerate(keys) if key in known), tuple(names))
+    splits = tuple(at for at, key in enumerate(keys) if key in known)
+    paths, labels = (_columns(keys, what) for what in HEADERS)
+    two = [at for at, name in enumerate(names) if name and at not in splits]
+    is_known = bool(paths and labels)
+    if not is_known and len(two) == 2 and len(paths + labels) < 2:
+        path = paths[0] if paths else next(at for at in two if at not in labels)
+        label = next(at for at in two if at != path)
+        return Header(path, label, splits, tuple(names), is_known=False)
+    path, label = (_column(where, names, found, what) for found, what in zip((paths, labels), HEADERS, strict=True))
+    return Header(path, label, splits, tuple(names), is_known=True)
 
 
-def _column(where: str, names: list[str], keys: list[str], what: str) -> int:
-    """The column for `what`: the one with that header, or the only one with another header for it."""
-    found = [at for at, key in enumerate(keys) if key == _key(what)]
-    if not found:
-        known = set(map(_key, HEADERS[what]))
-        found = [at for at, key in enumerate(keys) if key in known]
+def _columns(keys: list[str], what: str) -> list[int]:
+    """The columns for `what`: those with that header, or those with another header for it."""
+    known = set(map(_key, HEADERS[what]))
+    exact = [at for at, key in enumerate(keys) if key == _key(what)]
+    return exact or [at for at, key in enumerate(keys) if key in known]
+
+
+def _column(where: str, names: list[str], found: list[int], what: str) -> int:
+    """The only column of those found for `what`. Raises ClassesError."""
     if len(found) == 1:
         return found[0]
     if not found:
@@ -342,19 +363,30 @@ class _Finder:
 
     def with_suffix(self, path: bytes) -> str:
         """For an error: that ``path`` and a suffix is there, in the source or in a folder of it; else nothing."""
-        stem = path + b"."
-        name = stem.rpartition(b"/")[2]
         for start in [b"", *self._starts(path)]:
-            at, names, _ = self._place(start + stem)
-            if at < len(names) and names[at].startswith(name):
-                there = start + stem.removesuffix(name) + names[at]
-                return f"; {show(there)} is there: write each path with its suffix"
+            for suffix, _ in self._suffixes(start + path):
+                return f"; {show(start + path + suffix)} is there: write each path with its suffix"
         return ""
 
-    def only_folder(self, path: bytes) -> tuple[bytes, int]:
-        """The only folder below the source with ``path`` in it, with a slash, and the entry; (b"", -1) if not one."""
-        found = [(start, entry) for start in self._starts(path) if (entry := self.find(start + path)) >= 0]
-        return found[0] if len(found) == 1 else (b"", -1)
+    def only(self, path: bytes) -> tuple[bytes, bytes, int]:
+        """The folder with a slash, the suffix and the entry of the only file that a first row's ``path`` may mean.
+
+        The folder is empty for SOURCE. Files that have the path as it is come first. (b"", b"", -1) if not one.
+        """
+        starts = self._starts(path)
+        found = [(start, b"", entry) for start in starts if (entry := self.find(start + path)) >= 0]
+        if not found:
+            found = [(start, *each) for start in [b"", *starts] for each in self._suffixes(start + path)]
+        return found[0] if len(found) == 1 else (b"", b"", -1)
+
+    def _suffixes(self, path: bytes) -> Iterator[tuple[bytes, int]]:
+        """The suffixes with which ``path`` is there, and the entries."""
+        stem = path + b"."
+        name = stem.rpartition(b"/")[2]
+        at, names, children = self._place(stem)
+        while at < len(names) and names[at].startswith(name):
+            yield names[at][len(name) - 1 :], children[at]
+            at += 1
 
 
 def _refuse_inodes(tree: Tree, where: str, label: NDArray[np.int32], line: NDArray[np.int32], names: list[str]) -> None:
