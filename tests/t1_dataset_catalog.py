@@ -520,8 +520,8 @@ def test_a_table_may_lack_suffixes_and_one_of_two_columns_known_headers(
     classes = {name.partition(" ")[0]: paths for name, paths in flat(found).items()}
     assert classes == {"cat": ["img/7.jpg"], "dog": ["img/8.jpg"]}
     saw = "\n".join(found.verdict.saw)
-    assert (", whose paths are relative to img/" in saw) == bool(folder)
-    assert (", whose paths lack .jpg" in saw) == (".jpg" not in row)
+    paths = [*["are relative to img/"] * bool(folder), *["lack .jpg"] * (".jpg" not in row)]
+    assert saw.startswith(f"2 rows in {where}{', whose paths ' if paths else ''}{' and '.join(paths)}")
     columns = [name for name in header.split(",") if name not in ("", "fold")]
     path, label = columns if columns[0] not in ("breed", "class") else reversed(columns)
     told = f"the path is the column {path} of {where}, and the class the column {label}"

@@ -163,9 +163,8 @@ def _saw(where: str, rows: int, header: Header, splits: int, folder: bytes, suff
     if header.splits:
         columns = " and ".join(map(show_text, header.split_names))
         apart = f"; no sample crosses between the {splits:,} values of {columns}" if splits > 1 else ""
-    within = f", whose paths are relative to {show(folder)}" if folder else ""
-    without = f", whose paths lack {show(suffix)}" if suffix else ""
-    yield f"{rows:,} rows in {where}{within}{without}{apart}"
+    paths = [*[f"are relative to {show(folder)}"] * bool(folder), *[f"lack {show(suffix)}"] * bool(suffix)]
+    yield f"{rows:,} rows in {where}{', whose paths ' * bool(paths)}{' and '.join(paths)}{apart}"
     if not header.is_known:
         path, label = (show_text(header.names[at]) for at in (header.path, header.label))
         yield f"the path is the column {path} of {where}, and the class the column {label}"
