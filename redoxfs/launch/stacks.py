@@ -55,7 +55,9 @@ def answer_with_stacks() -> None:
     fd = os.memfd_create(f"{MEMFD}-{ask}", os.MFD_CLOEXEC)
     fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
     faulthandler.register(SIGNAL, file=fd, all_threads=True)
-    threading.Thread(target=_answer, args=(asked, fd), daemon=True, name="redoxfs-stacks").start()
+    # Where no thread can be started, nobody reads the pipe, and the signal is left.
+    with suppress(RuntimeError):
+        threading.Thread(target=_answer, args=(asked, fd), daemon=True, name="redoxfs-stacks").start()
 
 
 def _answer(asked: int, fd: int) -> None:
