@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from machine import Machine
+from strangers import UID
 
-from redoxfs.doctor.bundle import LOG_BYTES, Bundle, processes, tail
+from redoxfs.doctor.bundle import LOG_BYTES, Bundle, _stacks, processes, tail
 from redoxfs.launch import stacks
 from redoxfs.launch.deadline import Look
 from redoxfs.launch.path_status import PathStatus
@@ -41,9 +42,14 @@ def keeping_the_lock():
     print("ready", flush=True)
     ctypes.PyDLL(None).read(nothing, ctypes.create_string_buffer(1), 1)
 
+how, *user = sys.argv[1:]
+if user:
+    os.setresuid(*[int(user[0])] * 3)
+    # As that of a user, and not of root who became one (PR_SET_DUMPABLE).
+    ctypes.CDLL(None).prctl(4, 1)
 answer_with_stacks()
 threading.Thread(target=waiting_elsewhere, daemon=True).start()
-keeping_the_lock() if sys.argv[1:] else spinning_forever()
+globals()[how]()
 """
 
 
@@ -151,15 +157,15 @@ def test_readers_notice_nothing_while_stacks_are_written(machine: Machine, sourc
     machine.ok("umount", machine.mnt)
 
 
-@pytest.mark.parametrize("how", [(), ("keeping_the_lock",)], ids=["spins", "keeps-the-lock"])
-def test_stacks_come_while_no_other_python_code_runs(how: tuple[str, ...]) -> None:
-    with subprocess.Popen([sys.executable, "-c", SPINNING, *how], stdout=subprocess.PIPE, text=True) as spinning:
+@pytest.mark.parametrize("how", ["spinning_forever", "keeping_the_lock"])
+def test_stacks_come_while_no_other_python_code_runs(how: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", SPINNING, how], stdout=subprocess.PIPE, text=True) as spinning:
         try:
             assert spinning.stdout is not None
             assert spinning.stdout.readline() == "ready\n"
             for _ in range(2):
                 told = stacks_of(spinning.pid)
-                assert told.count(f"in {how[0] if how else 'spinning_forever'}") == 1
+                assert told.count(f"in {how}") == 1
                 assert told.count("in waiting_elsewhere") == 1
         finally:
             spinning.kill()
@@ -177,7 +183,9 @@ def test_a_log_is_read_only_if_it_is_a_file_of_its_process(tmp_path: Path) -> No
 
 
 def test_a_process_is_not_looked_into_unless_it_can_serve_the_mount() -> None:
-    with subprocess.Popen([sys.executable, "-c", SPINNING], stdout=subprocess.PIPE, text=True) as spinning:
+    with subprocess.Popen(
+        [sys.executable, "-c", SPINNING, "spinning_forever"], stdout=subprocess.PIPE, text=True
+    ) as spinning:
         try:
             assert spinning.stdout is not None
             assert spinning.stdout.readline() == "ready\n"
@@ -202,12 +210,90 @@ def test_a_process_is_not_looked_into_unless_it_can_serve_the_mount() -> None:
             spinning.kill()
 
 
+HOSTILE = """
+import ctypes
+import os
+import signal
+import sys
+import time
+
+how, uid, file, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4].encode()
+libc = ctypes.CDLL(None)
+if how == "memory":
+    # A mount namespace whose root has the file under the name of the memory.
+    os.symlink(file, folder + b"/to")
+    assert libc.unshare(0x20000) == 0
+    assert libc.mount(None, b"/", None, 0x40000 | 0x4000, None) == 0
+    assert libc.mount(b"tmpfs", folder, b"tmpfs", 0, None) == 0
+    name = folder + b"/memfd:redoxfs-stacks (deleted)"
+    open(name, "w").close()
+    assert libc.mount(file.encode(), name, None, 0x1000, None) == 0
+    os.chdir(folder)
+    assert libc.syscall(155, b".", b".") == 0
+    os.open("/memfd:redoxfs-stacks (deleted)", os.O_PATH)
+else:
+    os.memfd_create(f"redoxfs-stacks-{os.open(file, os.O_PATH)}")
+os.setgroups([])
+os.setresgid(uid, uid, uid)
+os.setresuid(uid, uid, uid)
+ctypes.CDLL(None).prctl(4, 1)
+signal.signal(signal.SIGRTMAX, lambda *_: None)
+print("ready", flush=True)
+while True:
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("how", ["memory", "pipe"])
+def test_root_is_not_led_to_a_file_of_its_own(tmp_path: Path, how: str) -> None:
+    """A user's process shows root's file as the memory, or a FIFO that is root's as the pipe."""
+    file, folder = tmp_path / "file", tmp_path / "root"
+    folder.mkdir()
+    if how == "memory":
+        file.write_text("mine")
+    else:
+        os.mkfifo(file, 0o600)
+    command = [sys.executable, "-c", HOSTILE, how, str(UID), file, folder]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as hostile:
+        reading = None if how == "memory" else os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            assert hostile.stdout is not None
+            assert hostile.stdout.readline() == "ready\n"
+            with pytest.raises(NoStacksError, match="replaced"):
+                stacks_of(hostile.pid)
+            bundle = Bundle()
+            _stacks(bundle, hostile.pid)
+            assert bundle.missing.keys() == {"stacks.txt"}
+            assert file.read_text() == "mine" if reading is None else os.read(reading, 1) == b""
+        finally:
+            hostile.kill()
+            if reading is not None:
+                os.close(reading)
+
+
+def test_root_asks_as_the_user_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-c", SPINNING, "spinning_forever", str(UID)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as spinning:
+        try:
+            assert spinning.stdout is not None
+            assert spinning.stdout.readline() == "ready\n"
+            as_user = Bundle()
+            monkeypatch.setattr("redoxfs.doctor.bundle.stacks_of", lambda pid: f"{os.geteuid()} {stacks_of(pid)}")
+            _stacks(as_user, spinning.pid)
+            assert as_user.parts["stacks.txt"].startswith(f"{UID} ".encode())
+            assert b"in spinning_forever" in as_user.parts["stacks.txt"]
+        finally:
+            spinning.kill()
+
+
 def test_a_file_in_the_place_of_the_memory_is_not_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other"
     other.write_text("mine")
     # The descriptor has changed since it was found.
     monkeypatch.setattr(stacks, "_memfd_of", lambda _: other)
-    with subprocess.Popen([sys.executable, "-c", SPINNING], stdout=subprocess.PIPE, text=True) as spinning:
+    with subprocess.Popen(
+        [sys.executable, "-c", SPINNING, "spinning_forever"], stdout=subprocess.PIPE, text=True
+    ) as spinning:
         try:
             assert spinning.stdout is not None
             assert spinning.stdout.readline() == "ready\n"

@@ -11,7 +11,6 @@ from machine import PATIENCE_S, Machine, contents, has_ended
 from patience import until
 
 WITHOUT_EFFECT = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
-# Of a daemon, SIGUSR2 asks for its stacks (`redoxfs debug`).
 
 
 def foreground(machine: Machine, *arguments: str | Path) -> subprocess.Popen[str]:

@@ -25,11 +25,11 @@ from typing import Any
 from redoxfs import __version__
 from redoxfs.doctor.machine import check_machine
 from redoxfs.doctor.process import files_of, listener_of, log_of, owner_of
-from redoxfs.launch.control_files import WRONG, pid_here, read_control
-from redoxfs.launch.deadline import run_in_child
+from redoxfs.launch.control_files import WRONG, become, pid_here, read_control
+from redoxfs.launch.deadline import call_in_child, run_in_child
 from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.runtime_paths import control_path_of_daemon, kept_path
-from redoxfs.launch.stacks import NoStacksError, has_memory_for_stacks, stacks_of
+from redoxfs.launch.stacks import ANSWER_S, NoStacksError, has_memory_for_stacks, stacks_of
 from redoxfs.launch.turn import keeper_of
 
 LOG_BYTES = 1 << 20
@@ -37,6 +37,9 @@ LOG_BYTES = 1 << 20
 
 PART_BYTES = 2 << 20
 """The most of any part."""
+
+STACKS_S = 4 * ANSWER_S
+"""For the stacks. The process has half of it to answer."""
 
 _LIBRARIES = ("numpy", "trio", "pyfuse3", "grpcio", "protobuf", "xxhash", "prometheus_client")
 
@@ -157,10 +160,17 @@ def _serves(pid: int, mount: PathStatus) -> bool:
 
 
 def _stacks(bundle: Bundle, pid: int) -> None:
+    def as_its_user() -> str:
+        owner = os.stat(f"/proc/{pid}")
+        become(owner.st_uid, owner.st_gid)
+        return stacks_of(pid)
+
     try:
-        bundle.add("stacks.txt", stacks_of(pid))
+        bundle.add("stacks.txt", call_in_child(as_its_user, STACKS_S, NoStacksError))
     except NoStacksError as refusal:
         bundle.missing["stacks.txt"] = str(refusal)
+    except OSError as failure:
+        bundle.missing["stacks.txt"] = f"process {pid}: {failure.strerror}"
 
 
 def _of_mount(mountinfo: str, mount: PathStatus) -> str:

@@ -63,7 +63,7 @@ NEVER = 2**31 - 1
 
 _ENDS = (signal.SIGTERM, signal.SIGINT)
 
-_WITHOUT_EFFECT = (signal.SIGUSR1, signal.SIGALRM)
+_WITHOUT_EFFECT = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 """They may reach every process of a job step (Slurm's --signal), and mean something to the training alone."""
 
 log = logging.getLogger(__name__)

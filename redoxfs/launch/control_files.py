@@ -9,6 +9,7 @@ bounded: call this while the process has a single thread.
 import errno
 import json
 import os
+import signal
 import socket
 import stat
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from redoxfs.launch.path_status import CONTROL_FOLDER
 from redoxfs.launch.say import plain
 from redoxfs.linux.beneath import open_beneath
 from redoxfs.linux.mount_table import Mount, mount_id_of, read_mounts, topmost_at
+from redoxfs.linux.parent import signal_at_the_parents_end
 from redoxfs.linux.pids import pid_namespace
 
 WRONG = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -125,7 +127,8 @@ def _opened(mount: Mount, name: str) -> int:
     try:
         if mount_id_of(root) != mount.mount_id:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        _become_owner(mount)
+        if mount.owner is not None:
+            become(*mount.owner)
         fd = open_beneath(root, f"{CONTROL_FOLDER}/{name}".encode())
     finally:
         os.close(root)
@@ -135,12 +138,14 @@ def _opened(mount: Mount, name: str) -> int:
     return fd
 
 
-def _become_owner(mount: Mount) -> None:
-    if os.geteuid() != 0 or mount.owner is None or mount.owner[0] == 0:
+def become(user: int, group: int) -> None:
+    """In a child of root's process (`run_in_child`): have no more rights than ``user``. Others are that user."""
+    if os.geteuid() != 0 or user == 0:
         return
-    user, group = mount.owner
     # In a container, root may not be able to.
     with suppress(PermissionError):
         os.setgroups([])
         os.setresgid(group, group, group)
         os.setresuid(user, user, user)
+    # The kernel has forgotten it.
+    signal_at_the_parents_end(signal.SIGKILL)

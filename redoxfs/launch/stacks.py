@@ -20,7 +20,6 @@ import fcntl
 import os
 import re
 import signal
-import stat
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -28,7 +27,8 @@ from pathlib import Path
 
 from redoxfs.linux.pids import field_of, status_of
 
-SIGNAL = signal.SIGUSR2
+SIGNAL = signal.SIGRTMAX
+"""One that nobody else sends: Slurm and schedulers of jobs send SIGUSR1 and SIGUSR2 to all processes of a step."""
 
 MEMFD = "redoxfs-stacks"
 
@@ -61,12 +61,17 @@ def answer_with_stacks() -> None:
 
 
 def _answer(asked: int, fd: int) -> None:
-    while os.read(asked, 1):
+    # Once for all who have asked since.
+    while os.read(asked, 1 << 16):
         faulthandler.dump_traceback(file=fd, all_threads=True)
 
 
 def stacks_of(pid: int) -> str:
-    """The Python stacks of a daemon's threads. Raises NoStacksError."""
+    """The Python stacks of a daemon's threads. Raises NoStacksError.
+
+    What the process shows as its descriptors may be anything, also what never answers. So root calls this in a child
+    that has become the process's user.
+    """
     try:
         with ExitStack() as opened:
             # While it is open, no other process can be meant.
@@ -80,9 +85,10 @@ def stacks_of(pid: int) -> str:
             os.ftruncate(fd, 0)
             if _ask_thread(pid, fd) and (told := _awaited(fd)):
                 return told
-            signal.pidfd_send_signal(process, SIGNAL)
-            if told := _awaited(fd):
-                return told
+            if _catches(pid):
+                signal.pidfd_send_signal(process, SIGNAL)
+                if told := _awaited(fd):
+                    return told
     except OSError as failure:
         raise NoStacksError(f"process {pid}: {failure.strerror}") from None
     raise NoStacksError(f"process {pid} does not answer: it is stopped, or the kernel holds it")
@@ -94,17 +100,22 @@ def _ask_thread(pid: int, fd: int) -> bool:
     if number is None:
         return False
     path = f"/proc/{pid}/fd/{number[1]}"
-    if stat.S_ISFIFO(os.stat(path).st_mode):
+    if _is_pipe(path):
         pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
-            # Root may ask for the stacks of a user's process, which can have put another file there since.
-            if stat.S_ISFIFO(os.fstat(pipe).st_mode):
+            # It can have put another file there since.
+            if _is_pipe(f"/proc/self/fd/{pipe}"):
                 with suppress(BlockingIOError):
                     os.write(pipe, b"?")
                 return True
         finally:
             os.close(pipe)
     raise NoStacksError(f"process {pid} has replaced its pipe for stacks")
+
+
+def _is_pipe(path: str) -> bool:
+    """Whether a descriptor is of a pipe without a name. Those of files begin with a slash."""
+    return os.readlink(path).startswith("pipe:[")
 
 
 def _awaited(fd: int) -> str:
@@ -148,8 +159,9 @@ def _opened_memfd(pid: int) -> int:
     if path is None:
         raise NoStacksError(f"process {pid} has no memory for stacks; is it an older redoxfs?")
     fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    # Root may ask for the stacks of a user's process, which can have put another file there since.
-    if not _is_memfd(Path(f"/proc/self/fd/{fd}")):
+    # It can have put another file there since, or in a mount namespace of its own another at that path.
+    found, user = os.fstat(fd), int(field_of(status_of(pid), b"Uid").split()[1])
+    if (found.st_nlink, found.st_uid) != (0, user) or not _is_memfd(Path(f"/proc/self/fd/{fd}")):
         os.close(fd)
         raise NoStacksError(f"process {pid} has replaced its memory for stacks")
     return fd
