@@ -500,32 +500,29 @@ def test_paths_of_a_table_may_be_those_in_the_only_folder_that_has_them(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("header", "row", "folder"),
-    [
-        ("path,class", "{stem},{name}", "img/"),
-        ("id,breed", "{stem},{name}", "img/"),
-        ("path,breed", "img/{stem}.jpg,{name}", ""),
-        (",id,fold,breed", "0,img/{stem},0,{name}", ""),
-        ("breed,path", "{name},img/{stem}", ""),
-        ("class,id", "{name},{stem}.jpg", "img/"),
-    ],
+    ("stem", "suffix", "folder"),
+    [("{}", ".jpg", "img/"), ("img/{}", ".JPG", ""), ("./img/{}", ".nii.gz", ""), ("v.{}", ".mp4", "img/")],
 )
-def test_a_table_may_lack_suffixes_and_one_of_two_columns_known_headers(
-    tmp_path: Path, root: Path, header: str, row: str, folder: str
-) -> None:
-    make(root, "img/7.jpg", "img/8.jpg", "img/8.png", "img/70.png")
-    rows = [row.format(stem=stem, name=name) for stem, name in ((7, "cat"), (8, "dog"))]
-    where = table(tmp_path, "\n".join([header, *rows]))
+def test_a_table_may_lack_suffixes(tmp_path: Path, root: Path, stem: str, suffix: str, folder: str) -> None:
+    """Files of other kinds, directories and longer names beside them are not meant."""
+    paths = [f"img/{Path(stem.format(number)).name}{suffix}" for number in (7, 8)]
+    make(root, *paths, *(f"ann/{Path(path).name.removesuffix(suffix)}.json" for path in paths), "img/70.png")
+    make(root, "img/7.1.png", "img/8.d/frame.png", "frames/7/1.png")
+    rows = [f"{stem.format(7)},cat", f"{stem.format(8)},dog"]
+    where = table(tmp_path, "\n".join(["image_id,label", *rows]))
     found = catalog(root, where)
-    classes = {name.partition(" ")[0]: paths for name, paths in flat(found).items()}
-    assert classes == {"cat": ["img/7.jpg"], "dog": ["img/8.jpg"]}
-    saw = "\n".join(found.verdict.saw)
-    paths = [*["are relative to img/"] * bool(folder), *["lack .jpg"] * (".jpg" not in row)]
-    assert saw.startswith(f"2 rows in {where}{', whose paths ' if paths else ''}{' and '.join(paths)}")
-    columns = [name for name in header.split(",") if name not in ("", "fold")]
-    path, label = columns if columns[0] not in ("breed", "class") else reversed(columns)
-    told = f"the path is the column {path} of {where}, and the class the column {label}"
-    assert (told in found.verdict.saw) == (header != "path,class")
+    assert flat(found) == {"cat": paths[:1], "dog": paths[1:]}
+    relative = f"are relative to {folder} and " if folder else ""
+    assert found.verdict.saw[0] == f"2 rows in {where}, whose paths {relative}lack {suffix}"
+
+
+def test_the_first_rows_of_a_table_without_suffixes_may_mean_one_file_alone(tmp_path: Path) -> None:
+    """The image of the first row is not there, but its mask is: the table means the images."""
+    root = tmp_path / "root"
+    make(root, "img/2.jpg", "img/3.jpg", "masks/1.png", "masks/2.png", "masks/3.png")
+    where = table(tmp_path, "path,class\n1,cat\n2,cat\n3,dog\n")
+    with pytest.raises(ClassesError, match=r"line 3: img/2.jpg and masks/2.png are there: write each path with its"):
+        catalog(root, where)
 
 
 def test_the_folder_of_the_paths_is_not_looked_for_among_many(tmp_path: Path) -> None:
@@ -544,13 +541,9 @@ def test_the_folder_of_the_paths_is_not_looked_for_among_many(tmp_path: Path) ->
     ("text", "line", "words"),
     [
         ("", 1, "no column 'path'"),
-        ("path,x,y\n", 1, "no column 'class' among path, x, y; understood are class, classes, class_name, "),
-        ("x,y,class\n", 1, "no column 'path' among x, y, class; understood are path, file, file_name, "),
-        ("file,image\n", 1, "each of the columns file, image may be the path; rename the right one to path"),
-        ("sample,weather\ncat,val/3.jpg\n", 2, "no such file in the source: cat"),
-        ("train/1.jpg,cat\ntrain/2.jpg,cat\n", 1, "train/1.jpg is a file; write a header above it: path,class"),
-        ("4,dog\n3,cat\n", 1, "4 is a file; write a header above it: path,class"),
-        ("path;class\n", 1, "no column 'path' among path;class; its fields must have commas between them; understood"),
+        ("path,weather\n", 1, "no column 'class' among path, weather; rename the right one to class; understood are"),
+        ("sample,class\n", 1, "no column 'path' among sample, class; rename the right one to path; understood are"),
+        ("path;class\n", 1, "no column 'path' among path;class; its fields must have commas between them; rename"),
         ("path,class,path\n", 1, "more than one column 'path'"),
         ("path,label,Target\n", 1, "each of the columns label, Target may be the class; rename the right one to class"),
         ("file,image,label\n", 1, "each of the columns file, image may be the path; rename the right one to path"),
@@ -562,10 +555,11 @@ def test_the_folder_of_the_paths_is_not_looked_for_among_many(tmp_path: Path) ->
             " one split",
         ),
         ("path,class\ntrain/1.jpg,cat\ntrain/9.jpg,cat\n", 3, "no such file in the source: train/9.jpg"),
-        ("path,class\nval/4.jpg,cat\n3,cat\n", 3, "; val/3.jpg is there: write each path with its suffix"),
-        ("path,class\n3,cat\n1,dog\n", 3, "no such file in the source: 1.jpg"),
-        ("path,class\n3,cat\ntrain/5,dog\n", 3, "no such file in the source: train/5.jpg"),
-        ("path,class\ntwo,cat\n", 2, "; train/two.jpg is there: write each path with its suffix"),
+        ("path,class\nval/4.jpg,cat\n3,cat\n", 3, "; val/3.jpg is there: write each path with its folder and suffix"),
+        ("path,class\n3,cat\n1,dog\n", 3, "no such file in the source: 1.jpg (without .jpg in the table); paths"),
+        ("path,class\n5,cat\n", 2, "no such file in the source: 5; paths"),
+        ("path,class\n3,cat\n4,dog\n", 3, "val/4.jpg and val/4.png are there: write each path with its suffix"),
+        ("path,class\ntwo,cat\n", 2, "; train/two.jpg is there: write each path with its folder and suffix"),
         ("path,class\ntrain/two,cat\n", 2, "; train/two.jpg is there: write each path with its suffix"),
         ("path,class\n/train/1.jpg,cat\n", 2, "paths are relative to the source"),
         ("path,class\ntrain/1.jpg/x,cat\n", 2, "no such file"),
@@ -582,7 +576,7 @@ def test_a_wrong_table_is_an_error_with_its_line(tmp_path: Path, root: Path, tex
     (root / "link.jpg").symlink_to("train/1.jpg")
     os.link(root / "train/1.jpg", root / "train/1h.jpg")
     # Its name is between that of 1 and that of 1.jpg.
-    make(root, "train/1-b.jpg", "train/two.jpg", "train/two.png")
+    make(root, "train/1-b.jpg", "train/two.jpg", "train/two.png", "val/4.png", "val/3.json", "val/3.1.jpg")
     where = table(tmp_path, text)
     with pytest.raises(ClassesError) as caught:
         catalog(root, where)

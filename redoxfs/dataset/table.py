@@ -1,12 +1,15 @@
 """A label table: a csv with a header, whose columns give the path (relative to the source), the class, and the split.
 
 If the first row's path is not there, and one folder alone has it, all paths are relative to that folder: a table beside
-`img` usually says `7.jpg`. If one file alone has it with a suffix, all paths lack that suffix: many tables say `7`.
+`img` usually says `7.jpg`. If one image, sound or video alone has it with a suffix, all paths lack that suffix: many
+tables say `7`.
 
-Headers are those that people have: `file_name,label` is as good as `path,class` (see HEADERS). A table of two columns
-needs no known headers, as in `id,breed`. Where two columns may both be the class, guessing would give wrong labels, so
-that is an error. Columns for a split are all used: a sample stands in only for samples with the same value in each of
-them. So no choice between `split` and `fold` can be wrong.
+Headers are those that people have: `file_name,label` is as good as `path,class` (see HEADERS). Where two columns may
+both be the class, guessing would give wrong labels, so that is an error. Columns for a split are all used: a sample
+stands in only for samples with the same value in each of them. So no choice between `split` and `fold` can be wrong.
+
+Rejected: to take the other column of two for the path or the class, whatever its header. It may be a split (`set`), a
+second path (`query,positive`), a number of the row, or the first row of a table without a header.
 
 Any mistake in the table is an error that names the line: a row that names no file, a file with two classes, a short
 row. Skipping such rows would silently train on a part of the data, or on wrong labels.
@@ -27,13 +30,14 @@ from numpy.typing import NDArray
 from redoxfs.dataset.classes import hard_links_apart
 from redoxfs.dataset.errors import ClassesError, show
 from redoxfs.dataset.groups import Groups
+from redoxfs.dataset.samples import COMPRESSED_IMAGE, DATA_EXTENSIONS
 from redoxfs.dataset.tree import Tree
 
 # fmt: off
 HEADERS = {
     "path": (
         "path", "file", "file_name", "file_path", "image", "image_name", "image_path", "image_file", "img", "img_name",
-        "img_path", "audio", "audio_path", "audio_file", "video", "video_path", "slice_file_name", "relative_path",
+        "img_path", "image_id", "img_id", "audio", "audio_path", "audio_file", "video", "video_path", "slice_file_name", "relative_path",
     ),
     "class": (
         "class", "classes", "class_name", "class_label", "class_id", "label", "label_name", "label_id", "target",
@@ -63,7 +67,6 @@ class Header:
     label: int
     splits: tuple[int, ...]
     names: tuple[str, ...]  # of all columns, for messages
-    is_known: bool  # path and class have known headers
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -117,14 +120,15 @@ def read_table(tree: Tree, where: str) -> Table:
         if entry < 0 and count == 1:
             folder, suffix, entry = finder.only(name)
         if entry < 0:
+            without = f" (without {show(suffix)} in the table)" if suffix else ""
             raise ClassesError(
-                f"{where}, line {number}: no such file in the source: {show(name + suffix)}; paths are relative to the"
-                f" source{finder.or_a_folder()}{finder.with_suffix(folder + name)}"
+                f"{where}, line {number}: no such file in the source: {show(name + suffix)}{without}; paths are"
+                f" relative to the source{finder.or_a_folder()}{finder.with_suffix(folder + name)}"
             )
-        if count == 1 and not header.is_known:
-            first = header.names[header.path].encode("utf-8", "surrogateescape")
-            if finder.find(folder + first + suffix) >= 0:
-                raise ClassesError(f"{where}, line 1: {show(first)} is a file; write a header above it: path,class")
+        if suffix and count <= ROWS_LOOKED_AT and len(several := finder.with_suffixes(name)) > 1:
+            # The first row's other file may just be missing.
+            one, other = (show(start + name + end) for start, end, _ in several[:2])
+            raise ClassesError(f"{where}, line {number}: {one} and {other} are there: write each path with its suffix")
         if not tree.is_file(entry):
             kind = "directory" if tree.is_dir(entry) else "symlink"
             raise ClassesError(
@@ -165,9 +169,6 @@ def _saw(where: str, rows: int, header: Header, splits: int, folder: bytes, suff
         apart = f"; no sample crosses between the {splits:,} values of {columns}" if splits > 1 else ""
     paths = [*[f"are relative to {show(folder)}"] * bool(folder), *[f"lack {show(suffix)}"] * bool(suffix)]
     yield f"{rows:,} rows in {where}{', whose paths ' * bool(paths)}{' and '.join(paths)}{apart}"
-    if not header.is_known:
-        path, label = (show_text(header.names[at]) for at in (header.path, header.label))
-        yield f"the path is the column {path} of {where}, and the class the column {label}"
     if header.unread:
         yield (
             f"not read from {where}: {_listed(header.unread)}; a script that looks these up by file name gets those of"
@@ -261,35 +262,24 @@ def _lines(where: str) -> Iterator[tuple[int, list[str]]]:
 
 def _header(where: str, names: list[str]) -> Header:
     keys = [_key(name) for name in names]
+    path, label = (_column(where, names, keys, what) for what in HEADERS)
     known = set(map(_key, SPLIT_HEADERS))
-    splits = tuple(at for at, key in enumerate(keys) if key in known)
-    paths, labels = (_columns(keys, what) for what in HEADERS)
-    two = [at for at, name in enumerate(names) if name and at not in splits]
-    is_known = bool(paths and labels)
-    if not is_known and len(two) == 2 and len(paths + labels) < 2:
-        path = paths[0] if paths else next(at for at in two if at not in labels)
-        label = next(at for at in two if at != path)
-        return Header(path, label, splits, tuple(names), is_known=False)
-    path, label = (_column(where, names, found, what) for found, what in zip((paths, labels), HEADERS, strict=True))
-    return Header(path, label, splits, tuple(names), is_known=True)
+    return Header(path, label, tuple(at for at, key in enumerate(keys) if key in known), tuple(names))
 
 
-def _columns(keys: list[str], what: str) -> list[int]:
-    """The columns for `what`: those with that header, or those with another header for it."""
-    known = set(map(_key, HEADERS[what]))
-    exact = [at for at, key in enumerate(keys) if key == _key(what)]
-    return exact or [at for at, key in enumerate(keys) if key in known]
-
-
-def _column(where: str, names: list[str], found: list[int], what: str) -> int:
-    """The only column of those found for `what`. Raises ClassesError."""
+def _column(where: str, names: list[str], keys: list[str], what: str) -> int:
+    """The column for `what`: the one with that header, or the only one with another header for it."""
+    found = [at for at, key in enumerate(keys) if key == _key(what)]
+    if not found:
+        known = set(map(_key, HEADERS[what]))
+        found = [at for at, key in enumerate(keys) if key in known]
     if len(found) == 1:
         return found[0]
     if not found:
         semicolons = "; its fields must have commas between them" if re.search(r"[;\t]", " ".join(names)) else ""
         raise ClassesError(
-            f"{where}, line 1: no column {what!r} among {_listed(tuple(names)) or 'none'}{semicolons}; understood are"
-            f" {', '.join(HEADERS[what])}"
+            f"{where}, line 1: no column {what!r} among {_listed(tuple(names)) or 'none'}{semicolons}; rename the right"
+            f" one to {what}; understood are {', '.join(HEADERS[what])}"
         )
     several = tuple(names[at] for at in found)
     if len(set(several)) == 1:
@@ -312,6 +302,9 @@ def _listed(names: tuple[str, ...]) -> str:
 FOLDERS_MAX = 1000
 """Folders in which the first row of a table is looked for."""
 
+ROWS_LOOKED_AT = 100
+"""Rows of a table without suffixes that may mean one file alone."""
+
 
 class _Finder:
     """Tree.find for a million paths: looks a directory up and unpacks its names once for many rows."""
@@ -320,6 +313,7 @@ class _Finder:
         self._tree = tree
         self._directories: dict[bytes, int] = {b"": 0}
         self._names: dict[int, list[bytes]] = {}
+        self._slashed: list[bytes] | None = None
         self._held = 0
 
     def find(self, path: bytes) -> int:
@@ -349,10 +343,12 @@ class _Finder:
 
     def _starts(self, path: bytes) -> list[bytes]:
         """The folders that the first row's path may be relative to, each with a slash."""
-        folders = self._folders()
-        if path.startswith(b"/") or len(folders) > FOLDERS_MAX:
+        if path.startswith(b"/"):
             return []
-        return [self._tree.path(each) + b"/" for each in folders]
+        if self._slashed is None:
+            folders = self._folders()
+            self._slashed = [self._tree.path(each) + b"/" for each in folders] if len(folders) <= FOLDERS_MAX else []
+        return self._slashed
 
     def or_a_folder(self) -> str:
         """What else paths may be relative to, for an error."""
@@ -362,10 +358,11 @@ class _Finder:
 
     def with_suffix(self, path: bytes) -> str:
         """For an error: that ``path`` and a suffix is there, in the source or in a folder of it; else nothing."""
-        for start in [b"", *self._starts(path)]:
-            for suffix, _ in self._suffixes(start + path):
-                return f"; {show(start + path + suffix)} is there: write each path with its suffix"
-        return ""
+        found = self.with_suffixes(path) or self.with_suffixes(path, of_data=False)
+        if not found:
+            return ""
+        start, suffix, _ = found[0]
+        return f"; {show(start + path + suffix)} is there: write each path with its {'folder and ' * bool(start)}suffix"
 
     def only(self, path: bytes) -> tuple[bytes, bytes, int]:
         """The folder with a slash, the suffix and the entry of the only file that a first row's ``path`` may mean.
@@ -373,10 +370,21 @@ class _Finder:
         The folder is empty for SOURCE. Files that have the path as it is come first. (b"", b"", -1) if not one.
         """
         starts = self._starts(path)
-        found = [(start, b"", entry) for start in starts if (entry := self.find(start + path)) >= 0]
-        if not found:
-            found = [(start, *each) for start in [b"", *starts] for each in self._suffixes(start + path)]
+        there = [(start, self.find(start + path)) for start in starts]
+        found = [(start, b"", entry) for start, entry in there if entry >= 0 and self._tree.is_file(entry)]
+        found = found or self.with_suffixes(path)
         return found[0] if len(found) == 1 else (b"", b"", -1)
+
+    def with_suffixes(self, path: bytes, *, of_data: bool = True) -> list[tuple[bytes, bytes, int]]:
+        """The folder, the suffix and the entry of each file that ``path`` may mean without suffix; ``of_data``: of each
+        image, sound, video or array."""
+        known = {*DATA_EXTENSIONS, COMPRESSED_IMAGE}
+        return [
+            (start, suffix, entry)
+            for start in [b"", *self._starts(path)]
+            for suffix, entry in self._suffixes(start + path)
+            if self._tree.is_file(entry) and (suffix.lower() in known or not of_data)
+        ]
 
     def _suffixes(self, path: bytes) -> Iterator[tuple[bytes, int]]:
         """The suffixes with which ``path`` is there, and the entries."""
