@@ -9,6 +9,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -564,6 +565,22 @@ def test_a_cache_that_could_not_be_opened_is_not_in_use(source: Path, cache: Pat
             open_cache(DirectoryStore(here.catalog, fd), dataset, options, source="", memory_bytes=1 << 20)
         # Garbage of other tests may have held one before.
         assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_node_makes_room_for_its_own_part(source: Path, cache: Path) -> None:
+    with cached(source, cache) as here:
+        here.fill()
+        other = here.copies._folder.key
+        total, used = int(here.catalog.sample_bytes.sum()), here.root.used_bytes()
+    another = replace(here.catalog, tree=replace(here.catalog.tree, mtime_ns=here.catalog.tree.mtime_ns + 1))
+    options = CacheOptions(cache=str(cache), cache_size=str(used + total // 2))
+    with opened(source) as fd:
+        for own_bytes, left in ((total // 3, True), (None, False)):
+            dataset = Dataset(another, here.cells, fd, None, None)
+            open_cache(
+                DirectoryStore(another, fd), dataset, options, source="", memory_bytes=1 << 20, own_bytes=own_bytes
+            ).end()
+            assert any(entry.key == other for entry in Root(cache).entries()) == left
 
 
 def test_nothing_is_removed_but_what_a_cache_has_made(source: Path, cache: Path) -> None:

@@ -42,6 +42,33 @@ def test_a_mount_is_told_of_an_epoch_by_any_path_in_it(
         redoxfs.epoch(machine.mnt, "test")
 
 
+def test_a_sampler_draws_in_the_same_order_from_a_new_mount(
+    machine: Machine, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same seed, also with several classes: the two splits."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(machine.environment["XDG_RUNTIME_DIR"]))
+    files = [machine.mnt / path.relative_to(source) for path in sorted(source.rglob("*.jpg"))]
+    orders = []
+    for seed in ("7", "7", "8"):
+        machine.ok("mount", source, machine.mnt, "--classes", "sampler", "--seed", seed)
+        mount = mount_of_files(files)
+        assert mount is not None
+        draws = Draws(mount, files)
+        orders.append([draws.next(left) for left in range(len(files), 0, -1)])
+        assert sorted(orders[-1]) == list(range(len(files)))
+        machine.umount()
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_a_mount_that_redirects_nothing_has_no_epochs(
+    machine: Machine, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(machine.environment["XDG_RUNTIME_DIR"]))
+    machine.ok("mount", source, machine.mnt, "--classes", "none")
+    assert redoxfs.epoch(machine.mnt) is False
+    assert redoxfs.epoch(machine.mnt, "train") is False
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts folders of the mount at other paths")
 def test_a_mount_is_told_and_drawn_from_by_paths_of_bind_mounts(
     machine: Machine, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

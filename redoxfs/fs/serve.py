@@ -149,6 +149,7 @@ class MountSpec:
     ``keeper``          starts another daemon when this one dies; None: then the mount is dead
     ``metrics``         serves metrics for Prometheus
     ``slow_open_s``     an open that takes as long is logged; 0: none is
+    ``seed``            what a sampler's draws follow from
     ``look``            called every second: makes anew what the mount keeps in the runtime folder. May raise
                         CannotListenError
     ``sees_callers``    the kernel numbers threads as this process sees them
@@ -177,6 +178,7 @@ class MountSpec:
     keeper: Keeper | None = None
     metrics: "Metrics | None" = None
     slow_open_s: float = 0.0
+    seed: int = 0
     look: Callable[[], None] = lambda: None
     sees_callers: bool = True
     programs: Programs | None = None
@@ -275,7 +277,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
     state = StateWriter(spec.state_file, lambda: spec.settings(node.plan), len(catalog.class_of), node)
     ahead = OpenedAhead(node, state)
     dataset = spec.settings(node.plan)[DATASET]
-    drawing = Drawing(node, catalog, dataset)
+    drawing = Drawing(node, catalog, dataset, seed=spec.seed)
     epochs = ToldEpochs(node, catalog.class_trees, dataset=dataset)
     tree = native_tree(catalog)
     of_record = partial(access_of, tree, node)

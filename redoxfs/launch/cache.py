@@ -58,7 +58,14 @@ def check_cache(cache: CacheOptions, *apart: tuple[str, Path]) -> None:
 
 
 def with_cache(
-    store: "ChunkStore", dataset: Dataset, cache: CacheOptions, *, source: str, memory_bytes: int, is_first: bool
+    store: "ChunkStore",
+    dataset: Dataset,
+    cache: CacheOptions,
+    *,
+    source: str,
+    memory_bytes: int,
+    is_first: bool,
+    own_bytes: int | None = None,
 ) -> "ChunkStore":
     """``store``, with its copies in DIR, if there is one. Raises DestinationError, UsageError.
 
@@ -71,7 +78,7 @@ def with_cache(
         say("no cache: it would keep samples of classes, and there is none here (see --classes)")
         return store
     try:
-        return open_cache(store, dataset, cache, source=source, memory_bytes=memory_bytes)
+        return open_cache(store, dataset, cache, source=source, memory_bytes=memory_bytes, own_bytes=own_bytes)
     except DiskError as error:
         say(f"no cache: {error}")
     except (DestinationError, UsageError) as error:
@@ -82,9 +89,18 @@ def with_cache(
 
 
 def open_cache(
-    store: "ChunkStore", dataset: Dataset, cache: CacheOptions, *, source: str, memory_bytes: int
+    store: "ChunkStore",
+    dataset: Dataset,
+    cache: CacheOptions,
+    *,
+    source: str,
+    memory_bytes: int,
+    own_bytes: int | None = None,
 ) -> "CacheStore":
-    """``store`` with its copies in DIR. Describes the cache on stderr. Raises DestinationError, UsageError."""
+    """``store`` with its copies in DIR. Describes the cache on stderr. Raises DestinationError, UsageError.
+
+    ``own_bytes``: of the samples that this node reads; None: it reads all.
+    """
     from redoxfs.cache import CacheError, CacheStore, Root, key_of
     from redoxfs.cache.copies import Copies
     from redoxfs.cache.writer import Writer
@@ -112,7 +128,8 @@ def open_cache(
             copies.load()
             if not copies.number and root.free_bytes() < _LEAST_FREE_BYTES:
                 raise DiskError(f"--cache {cache.cache}: its disk is full")
-            needs = int(dataset.catalog.sample_bytes.sum()) - copies.size
+            whole = int(dataset.catalog.sample_bytes.sum()) if own_bytes is None else own_bytes
+            needs = max(0, whole - copies.size)
             try:
                 for entry in root.make_room(needs, most, key):
                     size = format_bytes(entry.size)

@@ -565,6 +565,7 @@ def work_of(
         source=prepared.source.name,
         memory_bytes=prepared.memory_bytes,
         is_first=is_first,
+        own_bytes=None if prepared.plan.sharing is None else prepared.plan.sharing.own_bytes,
     )
 
     def work(on_ready: Callable[[], None], on_news: Callable[[str], None]) -> int:
@@ -607,6 +608,7 @@ def work_of(
             keeper=kept_by,
             metrics=prepared.metrics,
             slow_open_s=prepared.options.slow_open_s,
+            seed=prepared.options.dataset.seed,
             programs=Programs(prepared.options.exact_for, prepared.options.redirect_for),
             look=look_at_runtime_folder,
             # A mount that was received, and not from a former daemon, was made in another container, as a rule.

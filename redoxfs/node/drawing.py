@@ -94,7 +94,8 @@ class Drawing:
         self._lap = np.ones(classes, np.int64)
         self._given = -1
         self._identity = identity
-        self._random = np.random.default_rng(seed)
+        # A daemon that takes over does not draw by the same numbers again.
+        self._random = np.random.default_rng(seed if seed is None else [seed, node.given])
 
     async def samples(self, data: bytes) -> Mapping[str, Any]:
         """The sample, and the class of it, of each of the inodes ``data``, int64[n]; -1 for a file of no sample.

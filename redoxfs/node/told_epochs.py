@@ -161,7 +161,8 @@ class ToldEpochs:
         return {"begun": True}
 
     def _tree_in(self, data: bytes) -> int | None:
-        if not data:
+        # Nothing is redirected, and a script need not know.
+        if not data or not self._trees:
             return None
         name = os.fsdecode(data)
         if name not in self._trees:
