@@ -301,6 +301,10 @@ def test_a_dataset_that_no_mount_uses_gives_way(machine: Machine, data: Path, wh
     machine.ok("mount", tmp_path / "other", machine.mnt, *MEMORY, *room)
     # Not while it is in use.
     assert machine.run("warmup", data, *room).returncode == 4
+    done = machine.run("cache", "rm", where, "--all")
+    assert (done.returncode, done.stderr.count("removed "), done.stderr.count("a mount uses")) == (8, 1, 1)
+    (told,) = json.loads(machine.ok("cache", "ls", where, "--json").stdout)
+    assert (told["source"], told["in_use"]) == (str(tmp_path / "other"), True)
     machine.ok("umount", machine.mnt)
     done = machine.ok("warmup", data, *room)
     assert done.stderr.count("cache: removed") == 1

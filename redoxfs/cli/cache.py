@@ -104,6 +104,8 @@ def _verify(root: "Root", options: CacheVerifyOptions) -> int:
 
 
 def _remove(root: "Root", options: CacheRemoveOptions) -> int:
+    from redoxfs.cache import InUseError
+
     if bool(options.keys) == options.all:
         raise UsageError("give the keys of datasets, or --all (see redoxfs cache ls)")
     entries = root.entries()
@@ -113,7 +115,16 @@ def _remove(root: "Root", options: CacheRemoveOptions) -> int:
         if len(found) != 1:
             raise UsageError(f"{given}: {'several keys begin' if found else 'no key begins'} with it")
         chosen[found[0].key] = found[0]
+    in_use: list[InUseError] = []
     for key, entry in chosen.items():
-        root.remove(key)
+        try:
+            root.remove(key)
+        except InUseError as error:
+            in_use.append(error)
+            continue
         say(f"removed {key}, {format_bytes(entry.size)}")
+    for each in in_use[:-1]:
+        say(f"not removed: {each}")
+    if in_use:
+        raise in_use[-1]
     return 0
