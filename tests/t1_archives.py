@@ -252,6 +252,8 @@ def test_a_layout_that_an_added_shard_would_change_is_refused(tmp_path: Path) ->
     assert indexed(tmp_path, "s-0.tar", "s-1.tar").layout == "tree"
     with pytest.raises(UnusableArchiveError, match="--archives tree, and now it would be --archives folders"):
         indexed(tmp_path, "s-0.tar", "s-1.tar", "s-2.tar")
+    with pytest.raises(UnusableArchiveError, match="--archives tree, and now it would be --archives folders"):
+        indexed(tmp_path, "s-0.tar", "s-1.tar", "s-2.tar", rescan=True)
     chosen = indexed(tmp_path, "s-0.tar", "s-1.tar", "s-2.tar", layout="tree")
     assert files_of(tmp_path, chosen) == {"0.jpg": b"a", "1.jpg": b"again"}
     # Also after a mount that was told.
@@ -789,6 +791,12 @@ def test_a_source_names_archives_by_path_folder_glob_and_braces(tmp_path: Path) 
     assert names_at(f"{folder}/{{s-0,more/s-2}}.tar") == ("s-0.tar", "more/s-2.tar")
     (folder / "more/s-2.json").write_text("{}")
     assert names_at(str(folder / "more")) == ("s-2.tar",)
+    # What gunzip -k leaves beside it, which may be the folder's only archive.
+    for name in ("more/s-2.tar.gz", "more/S-2.TGZ"):
+        (folder / name).write_text("")
+    assert names_at(str(folder / "more")) == ("s-2.tar",)
+    (folder / "more/s-3.tar.gz").write_text("")
+    assert names_at(str(folder / "more")) == ("s-2.tar", "s-3.tar.gz")
     (folder / "more/image.jpg").write_text("")
     assert names_at(str(folder / "more")) == ()
     assert names_at(str(folder / "more/image.jpg")) == ()

@@ -161,6 +161,13 @@ def _in_folder(folder: str) -> tuple[list[str], str]:
                 others.append(entry.name)
             if len(others) > max(_MOST_BESIDE, 10 * len(archives)):
                 return [], ""
+    # What is unpacked lies beside: gunzip -k.
+    unpacked = {archive.lower() for archive in archives}
+    for archive in archives.copy():
+        for suffix in _COMPRESSED:
+            if archive.lower().endswith(suffix) and archive.lower().removesuffix(suffix) + _SUFFIX in unpacked:
+                archives.remove(archive)
+                others.append(os.path.basename(archive))
     if not archives or not others:
         return sorted(archives), ""
     more = f" and {len(others) - 1} more" if len(others) > 1 else ""

@@ -88,14 +88,15 @@ def load_or_index(
         OSError: a file cannot be read; its ``filename`` is the name.
     """
     archives = files.looked_at()
-    kept = None if rescan else Kept.load(cache_dir, source)
+    known = Kept.load(cache_dir, source)
+    kept = None if rescan else known
     whole = None if kept is None else kept.index(archives, layout, salvages=salvages)
     if whole is not None:
         return whole
     volumes = {} if kept is None else kept.volumes(archives, salvages=salvages)
     missing = [at for at in range(len(archives)) if at not in volumes]
     began_ns = time.time_ns()
-    before = None if kept is None else kept.auto
+    before = None if known is None else known.auto
     last_s, unkept = time.monotonic(), 0
     try:
         for begin in range(0, len(missing), files.at_once):
