@@ -102,9 +102,16 @@ def test_a_device_without_permission_is_a_problem(tmp_path: Path) -> None:
     assert os.strerror(errno.EACCES) in found.found
 
 
-def test_a_missing_helper_is_a_problem_only_where_it_is_needed() -> None:
+def test_a_missing_helper_is_a_problem_only_where_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_helper(lambda: None, is_root=False).level is Level.PROBLEM
     assert check_helper(lambda: None, is_root=True).level is Level.WARNING
+    # CAP_SYS_ADMIN is bit 21.
+    status = tmp_path / "self/status"
+    status.parent.mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for rights, level in ((0, Level.PROBLEM), (1 << 21, Level.WARNING)):
+        status.write_text(f"Name:\tx\nCapEff:\t{rights:016x}\n")
+        assert check_helper(lambda: None, proc=tmp_path).level is level
 
 
 def test_a_helper_that_is_not_setuid_is_a_problem(tmp_path: Path) -> None:

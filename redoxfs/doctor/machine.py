@@ -93,10 +93,10 @@ def check_helper(
     proc: Path = PROC,
     named: Callable[[], bool] = has_name,
 ) -> Result:
-    """fusermount3 is there, setuid root, and works for this user. Root mounts without it."""
+    """fusermount3 is there, setuid root, and works for this user. Root mounts without it, and so does CAP_SYS_ADMIN."""
     name = "fusermount3"
     root = os.geteuid() == 0 if is_root is None else is_root
-    level = warning if root else problem
+    level = warning if root or (is_root is None and may_mount(proc)) else problem
     for_whom = "; root does not need it, other users do" if root else "; only root can mount without it"
     path = find()
     if path is None:
