@@ -456,7 +456,9 @@ def test_an_index_of_another_user_is_not_used(
 # Names in /tmp that another user takes first.
 
 
-def control_paths(user: Stranger, session: Path | None = None, *, makes: bool = True) -> list[str]:
+def control_paths(
+    user: Stranger, session: Path | None = None, *, makes: bool = True, job: str | None = None
+) -> list[str]:
     """The control path of /mnt/a in a process of the user, and where a command looks for it. ``makes``: the socket."""
     reading, writing = os.pipe()
 
@@ -464,6 +466,8 @@ def control_paths(user: Stranger, session: Path | None = None, *, makes: bool = 
         os.environ.pop("XDG_RUNTIME_DIR", None)
         if session is not None:
             os.environ["XDG_RUNTIME_DIR"] = str(session)
+        if job is not None:
+            os.environ["SLURM_JOB_ID"] = job
         path = control_path(Path("/mnt/a"))
         if makes:
             path.touch()
@@ -496,6 +500,27 @@ def test_a_squatted_name_in_tmp_keeps_no_user_from_working(stranger: Stranger) -
     finally:
         for folder in Path("/tmp").glob(f"redoxfs-{stranger.uid}*"):
             shutil.rmtree(folder)
+
+
+def test_a_job_finds_the_mount_that_its_prolog_made(stranger: Stranger) -> None:
+    """In the folder that root made for the user (docs/slurm.md), and in no folder of another user."""
+    run, job = Path("/run/redoxfs"), str(stranger.uid)
+    run.mkdir(mode=0o755, exist_ok=True)
+    folder = run / f"{job}.d"
+    try:
+        folder.mkdir(mode=0o700)
+        for owner in (OTHER_UID, stranger.uid):
+            os.chown(folder, owner, owner)
+            with stranger_here(owner) as user:
+                (prologs,) = {*control_paths(user, folder, job=job)}
+            _, found = control_paths(stranger, job=job, makes=False)
+            assert prologs.startswith(f"{folder}/")
+            assert (found == prologs) == (owner == stranger.uid)
+            shutil.rmtree(folder / "redoxfs")
+    finally:
+        shutil.rmtree(folder)
+        for left in Path("/tmp").glob(f"redoxfs-{stranger.uid}*"):
+            shutil.rmtree(left)
 
 
 def test_root_without_a_session_has_its_sockets_in_run(machine: Machine, source: Path, stranger: Stranger) -> None:

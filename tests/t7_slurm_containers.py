@@ -5,7 +5,6 @@ from slurm import one_processor
 from slurm_jobs import ENDLESS, EPOCHS, Job, cancelled, cluster, example, for_site, written
 
 SAVED = """
-export XDG_RUNTIME_DIR=/run/redoxfs/$SLURM_JOB_ID.d
 redoxfs state save "/run/redoxfs/$SLURM_JOB_ID" /tmp/of-the-job
 srun --nodes=1 --ntasks=1 ls /tmp
 """

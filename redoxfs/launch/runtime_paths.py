@@ -202,12 +202,19 @@ def _of_environment() -> Iterator[Path]:
 
 def _every_base() -> list[Path]:
     """Those that exist: of this environment, and wherever a process with another one has its own."""
-    bases = [*_of_environment(), _of_user(), _OF_ROOT, _own_base(), *_further_bases()]
+    bases = [*_of_environment(), _of_user(), _OF_ROOT, *_of_job(), _own_base(), *_further_bases()]
     return [base for base in bases if _is_base(base)]
 
 
 _OF_ROOT = Path("/run/redoxfs")
 """A folder that all may enter: users' own folders of their jobs may lie there too (docs/slurm.md)."""
+
+
+def _of_job() -> Iterator[Path]:
+    """That of a mount which Slurm's Prolog made for this job."""
+    job = os.environ.get("SLURM_JOB_ID", "")
+    if job.isdecimal():
+        yield _OF_ROOT / f"{job}.d"
 
 
 def _of_user() -> Path:
