@@ -15,6 +15,7 @@ the other nodes go on. So the constructor gets all that a mount needs, and waits
 This module alone imports Ray, which is optional. It stands above the rooms, as any program that uses redoxfs does.
 """
 
+import argparse
 import errno
 import json
 import os
@@ -37,7 +38,7 @@ except ModuleNotFoundError:
 from ray.util.placement_group import get_placement_group, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from redoxfs.cli.arguments import parse, rendered
+from redoxfs.cli.arguments import mount_parser, parse, rendered
 from redoxfs.cli.options.building import flat
 from redoxfs.launch.addresses import joined, split_address
 from redoxfs.launch.defaults import DEFAULT_PORT, MOST_NODES
@@ -131,11 +132,20 @@ def mount(
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
-    """Keyword arguments as those of the command line."""
+    """Keyword arguments as those of the command line. A list is the option for each, or one option with commas."""
+    repeatable = {
+        name
+        for action in mount_parser()._actions
+        if isinstance(action, argparse._AppendAction)
+        for name in action.option_strings
+    }
     words = []
     for name, value in options.items():
         option = f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
-        for each in value if isinstance(value, list | tuple) else (value,):
+        values = value if isinstance(value, list | tuple) else (value,)
+        if len(values) > 1 and option not in repeatable:
+            values = (",".join(map(str, values)),)
+        for each in values:
             if each is True:
                 words.append(option)
             elif each is not None and each is not False:
