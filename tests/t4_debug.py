@@ -253,7 +253,7 @@ def test_root_is_not_led_to_a_file_of_its_own(tmp_path: Path, how: str) -> None:
         file.write_text("mine")
     else:
         os.mkfifo(file, 0o600)
-    command = [sys.executable, "-c", HOSTILE, how, str(UID), file, folder]
+    command = [sys.executable, "-c", HOSTILE, how, str(UID), str(file), str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as hostile:
         reading = None if how == "memory" else os.open(file, os.O_RDONLY | os.O_NONBLOCK)
         try:

@@ -37,7 +37,8 @@ from redoxfs.dataset.tree import Tree
 HEADERS = {
     "path": (
         "path", "file", "file_name", "file_path", "image", "image_name", "image_path", "image_file", "img", "img_name",
-        "img_path", "image_id", "img_id", "audio", "audio_path", "audio_file", "video", "video_path", "slice_file_name", "relative_path",
+        "img_path", "image_id", "img_id", "audio", "audio_path", "audio_file", "video", "video_path", "slice_file_name",
+        "relative_path",
     ),
     "class": (
         "class", "classes", "class_name", "class_label", "class_id", "label", "label_name", "label_id", "target",
