@@ -231,6 +231,7 @@ def test_an_address_that_cannot_be_mounted_is_one_line(
 def test_the_doctor_says_whether_an_address_answers(machine: Machine, server: Server) -> None:
     done = machine.run("doctor", server.url)
     assert f"{server.url} answers" in done.stdout
+    assert "verdict: cannot say of an address until it is mounted; then: redoxfs doctor MOUNTPOINT" in done.stdout
     done = machine.run("doctor", f"{server.url}/nothing")
     assert "is not a packed dataset" in done.stdout
     assert done.returncode == 11

@@ -20,9 +20,12 @@ from images import make_full_images
 from patience import PATIENCE_S, until
 from ports import reserve
 
+from redoxfs.cli.arguments import parse
 from redoxfs.linux.mount_table import parse_mountinfo
 
 pytest.importorskip("ray")
+
+import redoxfs.ray
 
 PAGE = Path(__file__).parents[1] / "docs" / "ray.md"
 TESTS = Path(__file__).parent
@@ -497,6 +500,14 @@ def test_a_bad_argument_is_one_line(cluster: Cluster, code: str, line: str) -> N
     last = done.stderr.splitlines()[-1]
     assert last.startswith("redoxfs.launch.errors.UsageError: ")
     assert line in last
+
+
+def test_a_list_is_the_option_for_each_or_one_with_commas() -> None:
+    words = redoxfs.ray._words({"exact_for": ["a", "b"], "samples": ["*.a", "*.b"], "memory": "1MiB", "resume": True})
+    asked = parse(["mount", *words, "--", "/source", "/mnt"]).options
+    assert asked.exact_for == ("a", "b")
+    assert asked.dataset.samples == ("*.a", "*.b")
+    assert asked.memory.memory_size == "1MiB"
 
 
 def test_a_command_without_ray_says_how_to_install_it(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def _of_source(source: PathStatus, options: DoctorOptions) -> Iterator[Result]:
     lines, measured = _of_storage(source, options)
     yield from lines
     if source.address is not None and all(line.level is not Level.PROBLEM for line in lines):
-        yield ok(NAME, "cannot say of an object store before it is mounted; then: redoxfs doctor MOUNTPOINT")
+        yield ok(NAME, "cannot say of an address until it is mounted; then: redoxfs doctor MOUNTPOINT", cause="unknown")
         return
     if measured is None or measured.trouble is not None:
         yield unusable(lines)
