@@ -94,8 +94,8 @@ class Drawing:
         self._lap = np.ones(classes, np.int64)
         self._given = -1
         self._identity = identity
-        # A daemon that takes over does not draw by the same numbers again.
-        self._random = np.random.default_rng(seed if seed is None else [seed, node.given])
+        self._seed = seed
+        self._random: np.random.Generator | None = None
 
     async def samples(self, data: bytes) -> Mapping[str, Any]:
         """The sample, and the class of it, of each of the inodes ``data``, int64[n]; -1 for a file of no sample.
@@ -176,6 +176,9 @@ class Drawing:
         """One of the classes in the lowest lap."""
         if self._given != self._node.given:
             self._count()
+        if self._random is None:
+            # Not by the numbers that a former process has drawn by.
+            self._random = np.random.default_rng(None if self._seed is None else [self._seed, self._given])
         lowest = classes[self._lap[classes] == self._lap[classes].min()]
         left = self._left[lowest].cumsum()
         return int(lowest[np.searchsorted(left, self._random.integers(left[-1]), side="right")])
