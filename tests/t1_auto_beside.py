@@ -12,6 +12,7 @@ from packs import opened
 from t1_auto_verdicts import catalog, check_redirected, check_refused
 
 from redoxfs.dataset import Beside, build_catalog, look_beside, read_tree
+from redoxfs.dataset.beside import SPLITS_MAX
 
 Build = Callable[[Path], None]
 
@@ -120,6 +121,24 @@ def flat_masks(root: Path) -> None:
     make(root, *(f"train_masks/{name}_0{i}.png" for name in ("cat", "dog") for i in range(6)))
 
 
+def masks_by_capitals(root: Path) -> None:
+    make(root, *(f"trainMasks/{name}/{name}_0{i}.png" for name in ("cat", "dog") for i in range(6)))
+
+
+def glued_depth(root: Path) -> None:
+    for split in ("train", "val"):
+        make(root, *(f"depth{split}/{name}/{name}_0{i}.png" for name in ("cat", "dog") for i in range(6)))
+
+
+def many_parts(root: Path) -> None:
+    make(root, *(f"test_{number}/x.txt" for number in range(SPLITS_MAX)), "train_masks/cat/1.png")
+
+
+def linked_depth(root: Path) -> None:
+    make(root.parent, "disk/1.png")
+    (root / "depth").symlink_to(root.parent / "disk")
+
+
 def table(root: Path) -> None:
     make(root, "train_labels.csv")
 
@@ -133,6 +152,10 @@ def annotated(root: Path) -> None:
     [
         (masks, "train_masks beside the source is the same part of the data", set()),
         (flat_masks, "train_masks beside the source is the same part of the data", set()),
+        (masks_by_capitals, "trainMasks beside the source is the same part of the data", set()),
+        (glued_depth, "depthtrain beside the source is the same part of the data", set()),
+        (many_parts, "train_masks beside the source is the same part of the data", set()),
+        (linked_depth, "depth beside the source is named like a part of each sample", {ANY}),
         (table, "train_labels.csv beside the source looks like a label table", {DIR}),
         (annotated, "annotations beside the source is named like a part of each sample", {ANY}),
     ],
@@ -153,6 +176,25 @@ def test_a_source_in_a_folder_named_for_a_part_is_a_doubt(root: Path) -> None:
     pets(root)
     root = root.rename(root.parent / "images")
     check_refused(root / "train", "the source lies in images, and its labels may lie beside that", {ANY})
+
+
+def test_what_lies_beside_a_symlink_to_the_source_counts_too(root: Path) -> None:
+    pets(root)
+    given = root.parent / "given"
+    given.mkdir()
+    for split in ("train", "val"):
+        (given / split).symlink_to(root / split)
+    make(root, "notes.txt")
+    make(given, "labels.csv", "more/x")
+    with opened(root / "train") as fd:
+        found = look_beside(fd, str(given / "train"))
+        assert look_beside(fd, str(root / "train")) == look_beside(fd)
+        tree = read_tree(fd)
+    assert (found.names.directories, found.names.files) == (["more", "val"], ["labels.csv", "notes.txt"])
+    (val,) = found.splits.values()
+    assert val is not None
+    assert val.directories == ["cat", "dog"]
+    assert "labels.csv beside the source looks like a label table" in build_catalog(tree, beside=found).verdict.line
 
 
 def test_an_unreadable_sibling_is_no_proof(root: Path) -> None:

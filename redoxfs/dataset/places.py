@@ -12,7 +12,7 @@ from redoxfs.dataset.beside import Names
 from redoxfs.dataset.class_trees import place_of
 from redoxfs.dataset.errors import show
 from redoxfs.dataset.scene import Against, Doubt, Scene
-from redoxfs.dataset.splits import is_split, parts_named
+from redoxfs.dataset.splits import glued_among, is_split, parts_named
 
 
 def shape(scene: Scene) -> Doubt | None:
@@ -72,10 +72,11 @@ def parallel_beside(scene: Scene) -> Doubt | None:
     if not scene.own_split:
         return None
     classes = {os.fsdecode(scene.tree.name(entry)) for entry in scene.trees.directories.tolist()}
+    glued = glued_among([scene.own_split, *map(os.fsencode, scene.beside.names.directories)])
     for name, names in scene.beside.splits.items():
-        if parts_named(os.fsencode(name)) & parts_named(scene.own_split) and (
-            names is None or _may_be_parts(names, classes)
-        ):
+        of = os.fsencode(name)
+        parts = parts_named(of) or parts_named(glued.get(of, b""))
+        if parts & parts_named(scene.own_split) and (names is None or _may_be_parts(names, classes)):
             return Doubt(
                 f"{show(os.fsencode(name))} beside the source is the same part of the data and may hold parts of its"
                 " samples",

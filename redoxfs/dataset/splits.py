@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,10 +56,12 @@ _HASHES, _SAYS_BY_HASH = np.array([word for word, _ in _HASHED], np.uint64), np.
 _EXTRA = SPLIT_WORDS.index(b"extra")
 
 _WORDS = b"(?:%s)(?:_?(?:%s))?" % (b"|".join(SPLIT_WORDS), b"|".join(_ENDINGS[1:]))
-# A split by its name: the word at either end, with a separator between it and the rest; digits may follow the word.
-_IS_SPLIT = re.compile(rb"(?:%s)(?:\d+|\d*[-_. ].*)?|.*[-_. ()](?:%s)\d*" % (_WORDS, _WORDS), re.IGNORECASE | re.DOTALL)
-# The word anywhere in the name, between separators; digits may follow it.
-_HAS_SPLIT = re.compile(rb"(?:.*[-_. ()])?(?:%s)\d*(?:[-_. ()].*)?" % _WORDS, re.IGNORECASE | re.DOTALL)
+# A split by its name: the word at either end, with a separator or a digit between it and the rest.
+_IS_SPLIT = re.compile(
+    rb"(?:%s)(?:\d+|\d*[-_. ].*)?|.*[-_. ()\d](?:%s)\d*" % (_WORDS, _WORDS), re.IGNORECASE | re.DOTALL
+)
+# The word anywhere in the name, between separators or digits.
+_HAS_SPLIT = re.compile(rb"(?:.*[-_. ()\d])?(?:%s)\d*(?:[-_. ()].*)?" % _WORDS, re.IGNORECASE | re.DOTALL)
 
 # As `Stems.runs` and `Stems.words`.
 _RUN = re.compile(rb"[A-Za-z]+")
@@ -103,16 +105,22 @@ def glued_splits(tree: Tree) -> dict[int, bytes]:
 
     "mytest" and "mytrain" are two splits, because without their words they are one name. "contest" alone is not.
     """
-    alike: dict[tuple[int, bytes], dict[int, bytes]] = {}
+    siblings: dict[int, dict[bytes, int]] = {}
     for directory in np.flatnonzero(tree.kind_mask(stat.S_IFDIR)).tolist()[1:]:
-        name = tree.name(directory).lower()
-        for found in _ANY_SPLIT.finditer(name):
+        siblings.setdefault(int(tree.parent[directory]), {})[tree.name(directory)] = directory
+    return {entries[name]: word for entries in siblings.values() for name, word in glued_among(entries).items()}
+
+
+def glued_among(names: Iterable[bytes]) -> dict[bytes, bytes]:
+    """Of the names in one directory, those that differ from another in a split word alone, and the word."""
+    alike: dict[bytes, dict[bytes, bytes]] = {}
+    for name in names:
+        lower = name.lower()
+        for found in _ANY_SPLIT.finditer(lower):
             word = found.group(1)
-            rest = name[: found.start()] + b"*" + name[found.start() + len(word) :]
-            alike.setdefault((int(tree.parent[directory]), rest), {})[directory] = word
-    return {
-        directory: word for words in alike.values() if len(set(words.values())) > 1 for directory, word in words.items()
-    }
+            rest = lower[: found.start()] + b"*" + lower[found.start() + len(word) :]
+            alike.setdefault(rest, {})[name] = word
+    return {name: word for words in alike.values() if len(set(words.values())) > 1 for name, word in words.items()}
 
 
 def split_of_directory(tree: Tree) -> tuple[NDArray[np.int32], list[tuple[bytes, ...]], list[int]]:

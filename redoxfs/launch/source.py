@@ -533,7 +533,7 @@ def _look_beside(source: PathStatus, root_fd: int, options: DatasetOptions, time
     if options.classes not in (None, "auto") or not is_split(os.fsencode(source.path.name)):
         return None
     try:
-        return call_in_child(lambda: look_beside(root_fd), timeout_s)
+        return call_in_child(lambda: look_beside(root_fd, source.asked), timeout_s)
     except OSError:
         return None
 
