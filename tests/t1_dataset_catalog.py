@@ -474,6 +474,20 @@ def test_a_table_gives_the_classes(tmp_path: Path, root: Path) -> None:
     assert flat(catalog(root, table(tmp_path, rows), samples=("*.bin",))) == {"dog (train)": ["train/5.bin"]}
 
 
+def test_compressed_files_of_two_kinds_stay_apart(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    make(root, "a/1.nii.gz", "a/2.NII.GZ", "a/3.json.gz", "a/4.txt.gz", "a/5.gz")
+    rows = "".join(f"a/{name},cat\n" for name in ("1.nii.gz", "2.NII.GZ", "3.json.gz", "4.txt.gz", "5.gz"))
+    found = catalog(root, table(tmp_path, f"path,class\n{rows}"))
+    assert sorted(flat(found).values()) == [["a/1.nii.gz", "a/2.NII.GZ"], ["a/3.json.gz"], ["a/4.txt.gz"], ["a/5.gz"]]
+    assert sorted(flat(catalog(root, "any", samples=("*.gz", "*.GZ"))).values()) == sorted(flat(found).values())
+
+
+def test_digits_before_a_split_word_are_no_part_of_it(tmp_path: Path) -> None:
+    make(tmp_path, "cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/2.jpg", "2017val/1.jpg", "2017val/2.jpg")
+    assert flat(catalog(tmp_path)) == {"cat": ["cat/1.jpg", "cat/2.jpg"], "dog": ["dog/1.jpg", "dog/2.jpg"]}
+
+
 def test_a_table_reads_names_that_are_not_utf8(tmp_path: Path, root: Path) -> None:
     with open(os.fsencode(root) + b"/caf\xe9.jpg", "wb"):
         pass

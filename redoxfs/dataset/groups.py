@@ -10,6 +10,7 @@ of one sample beside the caption of another.
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
@@ -18,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from redoxfs.arrays import offsets_of
+from redoxfs.arrays import Int32, offsets_of
 from redoxfs.dataset.bases import BASES, WORD_BYTES, bases_of, words_of
 from redoxfs.dataset.errors import ClassesError, show
-from redoxfs.dataset.samples import hidden
+from redoxfs.dataset.samples import COMPRESSIONS, hidden
 from redoxfs.dataset.tree import Tree
 
 TOGETHER = (
@@ -72,11 +73,22 @@ def make_groups(tree: Tree, mask: NDArray[np.bool_], groups: str | None, *, name
     """
     if groups is None:
         entries = np.flatnonzero(mask).astype(np.int32)
-        kinds: list[Kind] = [(extension,) for extension in tree.extensions]
-        return Groups(np.arange(len(entries) + 1, dtype=np.int64), entries, tree.extension[entries], kinds)
+        kind, kinds = _kinds_of_files(tree, entries)
+        return Groups(np.arange(len(entries) + 1, dtype=np.int64), entries, kind, kinds)
     if groups in BASES:
         return _by_base(tree, mask, groups)
     return _by_template(tree, mask, groups, named=named)
+
+
+def _kinds_of_files(tree: Tree, entries: Int32) -> tuple[Int32, list[Kind]]:
+    """What each file is: int32[n] into kinds. A compressed one is what it is without: .nii.gz is not .json.gz."""
+    kinds: dict[Kind, int] = {(extension,): at for at, extension in enumerate(tree.extensions)}
+    kind = tree.extension[entries]
+    is_compressed = np.array([extension in COMPRESSIONS for extension in tree.extensions], bool)[kind]
+    for at in np.flatnonzero(is_compressed).tolist():
+        stem, outer = os.path.splitext(tree.name(int(entries[at])).lower())
+        kind[at] = kinds.setdefault((os.path.splitext(stem)[1] + outer,), len(kinds))
+    return kind, [*kinds]
 
 
 def check_groups(groups: str | None) -> None:

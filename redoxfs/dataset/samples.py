@@ -35,6 +35,9 @@ OF_MANY_SAMPLES = frozenset(
 COMPRESSED_IMAGE, COMPRESSION = b".nii.gz", b".gz"
 """The volumes of medical imaging come compressed. Other compressed files may be anything."""
 
+COMPRESSIONS = frozenset(b".gz .bz2 .xz .zst".split())
+"""What is before the suffix says what is compressed."""
+
 # Directories that storage appliances create beside the data: thumbnails (named like the images!) and deleted files.
 APPLIANCE_DIRECTORIES = frozenset((b"@eaDir", b"#recycle", b"#snapshot", b"lost+found"))
 
