@@ -9,12 +9,12 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from caches import Cached, cached
 from packs import flip, opened
@@ -567,20 +567,32 @@ def test_a_cache_that_could_not_be_opened_is_not_in_use(source: Path, cache: Pat
         assert set(os.listdir("/proc/self/fd")) <= before
 
 
-def test_a_node_makes_room_for_its_own_part(source: Path, cache: Path) -> None:
+def test_a_node_makes_room_for_its_own_part(source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One part fits beside another dataset; not all samples, and not the other part where the copies are of this."""
     with cached(source, cache) as here:
         here.fill()
         other = here.copies._folder.key
-        total, used = int(here.catalog.sample_bytes.sum()), here.root.used_bytes()
-    another = replace(here.catalog, tree=replace(here.catalog.tree, mtime_ns=here.catalog.tree.mtime_ns + 1))
-    options = CacheOptions(cache=str(cache), cache_size=str(used + total // 2))
+        sizes, used = here.catalog.sample_bytes, here.root.used_bytes()
+    monkeypatch.setattr("redoxfs.launch.cache.fingerprint_of", lambda _: "another dataset's")
+    # All but the largest ones, in turns.
+    order = np.argsort(sizes)[: len(sizes) // 2]
+    parts = [np.isin(np.arange(len(sizes)), order[at::2]) for at in range(2)]
+    part_bytes = [int(sizes[part].sum()) for part in parts]
+    most_bytes = used + max(part_bytes) + min(part_bytes) // 2
+    options = CacheOptions(cache=str(cache), cache_size=str(most_bytes))
     with opened(source) as fd:
-        for own_bytes, left in ((total // 3, True), (None, False)):
-            dataset = Dataset(another, here.cells, fd, None, None)
-            open_cache(
-                DirectoryStore(another, fd), dataset, options, source="", memory_bytes=1 << 20, own_bytes=own_bytes
-            ).end()
-            assert any(entry.key == other for entry in Root(cache).entries()) == left
+        dataset, store = Dataset(here.catalog, here.cells, fd, None, None), DirectoryStore(here.catalog, fd)
+        for reads, is_left in zip(parts, (True, False), strict=True):
+            found = open_cache(store, dataset, options, source="", memory_bytes=1 << 20, reads=reads)
+            for chunk, samples in here.chunks():
+                if any(reads[samples]):
+                    found.copy(chunk, [sample for sample in samples if reads[sample]])
+            found.flush()
+            assert found.cache_stats()["samples"] == np.count_nonzero(parts[0]) + (
+                0 if is_left else np.count_nonzero(reads)
+            )
+            found.end()
+            assert any(entry.key == other for entry in Root(cache).entries()) == is_left
 
 
 def test_nothing_is_removed_but_what_a_cache_has_made(source: Path, cache: Path) -> None:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from redoxfs.launch.errors import DestinationError, UsageError
 from redoxfs.launch.options import CacheOptions
 from redoxfs.launch.say import say
@@ -14,6 +16,7 @@ from redoxfs.launch.sizes import counted, format_bytes, parse_size
 from redoxfs.launch.source import Dataset, fingerprint_of
 
 if TYPE_CHECKING:
+    from redoxfs.arrays import Flags
     from redoxfs.cache import CacheStore
     from redoxfs.chunks import ChunkStore
 
@@ -65,7 +68,7 @@ def with_cache(
     source: str,
     memory_bytes: int,
     is_first: bool,
-    own_bytes: int | None = None,
+    reads: "Flags | None" = None,
 ) -> "ChunkStore":
     """``store``, with its copies in DIR, if there is one. Raises DestinationError, UsageError.
 
@@ -78,7 +81,7 @@ def with_cache(
         say("no cache: it would keep samples of classes, and there is none here (see --classes)")
         return store
     try:
-        return open_cache(store, dataset, cache, source=source, memory_bytes=memory_bytes, own_bytes=own_bytes)
+        return open_cache(store, dataset, cache, source=source, memory_bytes=memory_bytes, reads=reads)
     except DiskError as error:
         say(f"no cache: {error}")
     except (DestinationError, UsageError) as error:
@@ -95,11 +98,11 @@ def open_cache(
     *,
     source: str,
     memory_bytes: int,
-    own_bytes: int | None = None,
+    reads: "Flags | None" = None,
 ) -> "CacheStore":
     """``store`` with its copies in DIR. Describes the cache on stderr. Raises DestinationError, UsageError.
 
-    ``own_bytes``: of the samples that this node reads; None: it reads all.
+    ``reads``: bool[S], the samples that this node reads; None: all.
     """
     from redoxfs.cache import CacheError, CacheStore, Root, key_of
     from redoxfs.cache.copies import Copies
@@ -128,8 +131,8 @@ def open_cache(
             copies.load()
             if not copies.number and root.free_bytes() < _LEAST_FREE_BYTES:
                 raise DiskError(f"--cache {cache.cache}: its disk is full")
-            whole = int(dataset.catalog.sample_bytes.sum()) if own_bytes is None else own_bytes
-            needs = max(0, whole - copies.size)
+            is_missing = np.frombuffer(copies.here, np.uint8) == 0
+            needs = int(dataset.catalog.sample_bytes[is_missing if reads is None else is_missing & reads].sum())
             try:
                 for entry in root.make_room(needs, most, key):
                     size = format_bytes(entry.size)

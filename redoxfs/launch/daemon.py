@@ -565,7 +565,7 @@ def work_of(
         source=prepared.source.name,
         memory_bytes=prepared.memory_bytes,
         is_first=is_first,
-        own_bytes=None if prepared.plan.sharing is None else prepared.plan.sharing.own_bytes,
+        reads=None if prepared.plan.sharing is None else prepared.plan.sharing.reads,
     )
 
     def work(on_ready: Callable[[], None], on_news: Callable[[str], None]) -> int:

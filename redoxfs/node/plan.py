@@ -84,14 +84,14 @@ class Sharing:
     ``policy``       the plan's policy
     ``decides_alone``  if no node answers in time, this node reads the requested sample itself
     ``lies_at``      int8[S], the only node that can read each sample; None where storage is shared
-    ``own_bytes``    of the samples that this node alone reads; None if it may read any
+    ``reads``        bool[S], the samples that this node alone reads; None if it may read any
     """
 
     share: Share
     policy: SharedServingPolicy
     decides_alone: bool
     lies_at: npt.NDArray[np.int8] | None = None
-    own_bytes: int | None = None
+    reads: npt.NDArray[np.bool_] | None = None
 
     @property
     def timeout_s(self) -> float:
@@ -399,7 +399,7 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             reads_alone=share.shared_storage,
         )
         lies_at = None if share.shared_storage else part_of
-        sharing = Sharing(share, node, decides_alone=False, lies_at=lies_at, own_bytes=own_bytes)
+        sharing = Sharing(share, node, decides_alone=False, lies_at=lies_at, reads=is_own)
     policy.count_laps(*_trees(catalog))
     units, lapping = np.unique(class_of, return_index=True)
     return Plan(
