@@ -21,7 +21,7 @@ import csv
 import re
 import stat
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,6 +110,7 @@ def read_table(tree: Tree, where: str) -> Table:
     pairs: list[str] = []
     finder, folder, suffix = _Finder(tree), b"", b""
     count = 0
+    first: list[tuple[int, bytes]] = []
     header, rows = _open(where)
     one = "a file has one class" + (" and one split" if header.splits else "")
     for number, path, pair in rows:
@@ -126,10 +127,8 @@ def read_table(tree: Tree, where: str) -> Table:
                 f"{where}, line {number}: no such file in the source: {show(name + suffix)}{without}; paths are"
                 f" relative to the source{finder.or_a_folder()}{finder.with_suffix(folder + name)}"
             )
-        if suffix and count <= ROWS_LOOKED_AT and len(several := finder.with_suffixes(name)) > 1:
-            # The first row's other file may just be missing.
-            one, other = (show(start + name + end) for start, end, _ in several[:2])
-            raise ClassesError(f"{where}, line {number}: {one} and {other} are there: write each path with its suffix")
+        if suffix and count <= ROWS_LOOKED_AT:
+            first.append((number, name))
         if not tree.is_file(entry):
             kind = "directory" if tree.is_dir(entry) else "symlink"
             raise ClassesError(
@@ -146,6 +145,11 @@ def read_table(tree: Tree, where: str) -> Table:
             )
         if label[entry] < 0:
             label[entry], line[entry] = said, number
+    for (number, name), several in zip(first, finder.with_suffixes([name for _, name in first]), strict=True):
+        if len(several) > 1:
+            # The first row's other file may just be missing.
+            one, other = (show(start + name + end) for start, end, _ in several[:2])
+            raise ClassesError(f"{where}, line {number}: {one} and {other} are there: write each path with its suffix")
     _refuse_inodes(tree, where, label, line, pairs)
     classes = {name: at for at, name in enumerate(dict.fromkeys(name for name, _ in ids))}
     splits = {values: at for at, values in enumerate(dict.fromkeys(values for _, values in ids))}
@@ -359,7 +363,7 @@ class _Finder:
 
     def with_suffix(self, path: bytes) -> str:
         """For an error: that ``path`` and a suffix is there, in the source or in a folder of it; else nothing."""
-        found = self.with_suffixes(path) or self.with_suffixes(path, of_data=False)
+        found = self.with_suffixes([path])[0] or self.with_suffixes([path], of_data=False)[0]
         if not found:
             return ""
         start, suffix, _ = found[0]
@@ -373,19 +377,21 @@ class _Finder:
         starts = self._starts(path)
         there = [(start, self.find(start + path)) for start in starts]
         found = [(start, b"", entry) for start, entry in there if entry >= 0 and self._tree.is_file(entry)]
-        found = found or self.with_suffixes(path)
+        found = found or self.with_suffixes([path])[0]
         return found[0] if len(found) == 1 else (b"", b"", -1)
 
-    def with_suffixes(self, path: bytes, *, of_data: bool = True) -> list[tuple[bytes, bytes, int]]:
-        """The folder, the suffix and the entry of each file that ``path`` may mean without suffix; ``of_data``: of each
-        image, sound, video or array."""
+    def with_suffixes(self, paths: Sequence[bytes], *, of_data: bool = True) -> list[list[tuple[bytes, bytes, int]]]:
+        """The folder, the suffix and the entry of each file that each of ``paths`` may mean without suffix, if
+        ``of_data`` of each image, sound, video or array. Each folder is unpacked once for all of them."""
         known = {*DATA_EXTENSIONS, COMPRESSED_IMAGE}
-        return [
-            (start, suffix, entry)
-            for start in [b"", *self._starts(path)]
-            for suffix, entry in self._suffixes(start + path)
-            if self._tree.is_file(entry) and (suffix.lower() in known or not of_data)
-        ]
+        found: list[list[tuple[bytes, bytes, int]]] = [[] for _ in paths]
+        for start in [b"", *self._starts(b"")] if paths else []:
+            for path, of_path in zip(paths, found, strict=True):
+                # No path of SOURCE begins with a slash.
+                for suffix, entry in self._suffixes(start + path) if not path.startswith(b"/") else ():
+                    if self._tree.is_file(entry) and (suffix.lower() in known or not of_data):
+                        of_path.append((start, suffix, entry))
+        return found
 
     def _suffixes(self, path: bytes) -> Iterator[tuple[bytes, int]]:
         """The suffixes with which ``path`` is there, and the entries."""
