@@ -223,6 +223,18 @@ def test_another_source_is_refused_with_the_first_difference(source: Path, catal
         at_source(catalog, fd, ())
 
 
+def test_what_a_scan_leaves_out_hides_no_more_files(source: Path) -> None:
+    os.mkfifo(source / "val/dog/fifo")
+    catalog = catalog_at(source)
+    assert catalog.tree.skipped == 1
+    os.mkfifo(source / "val/dog/another")
+    with opened(source) as fd:
+        at_source(catalog, fd, ())
+        (source / "val/dog/more.jpg").write_bytes(b"")
+        with pytest.raises(SourceError, match=r"val/dog/more.jpg is here and not in the catalog"):
+            at_source(catalog, fd, ())
+
+
 def test_only_a_sample_of_a_large_source_is_compared(tmp_path: Path) -> None:
     for number in range(400):
         (tmp_path / f"{number:03d}.jpg").write_bytes(b"1")
