@@ -549,3 +549,17 @@ def test_another_process_continues_the_pass_in_the_memory_that_outlived_one(died
     answers += after.read(order[200:])
     assert len({*answers}) == N
     assert after.read_twice(shuffled(random, N)) == 0
+
+
+def test_an_epoch_that_was_told_and_broken_off_before_half_of_it_is_not_counted() -> None:
+    cells, sizes = np.arange(80, dtype=np.int32).reshape(20, 4), np.ones(80, np.int64)
+    policy = PoolPolicy(cells, np.zeros(80, np.int32), sizes, capacity_bytes=20, seed=0)
+    policy.keep_passes(np.zeros(80, np.int32), 1)
+    early = []
+    for opened in (3, 39, 40, 80, 0):
+        policy.begin_pass(None)
+        early.append(policy.passes()[0].early)
+        for path in range(opened):
+            policy.request(path)
+    assert early == [0, 0, 0, 1, 1]
+    assert policy.passes()[0].complete == 1

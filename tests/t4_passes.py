@@ -151,7 +151,14 @@ def test_a_pass_goes_on_over_restarts_deaths_and_resumes(machine: Machine, sourc
             if at // step < len(events):
                 events[at // step]()
         assert len({*answers}) == len(paths)
-    for _ in range(2):
+
+    def complete() -> int:
+        return sum(of_tree["complete"] for of_tree in machine.stats()["passes"].values())
+
+    before = complete()
+    for number, event in enumerate((restart, die), 1):
         assert len({*reader.read(reader.shuffled())}) == SAMPLES
+        event()
+        assert complete() == before + number
     assert machine.stats()["passes_given_twice"] == 0
     machine.ok("umount", machine.mnt)

@@ -325,7 +325,7 @@ class Pass:
         """The run begins with the next open, as somebody says who knows. Returns whether laps end."""
         had_all = self.opens == self.paths
         ends = self.end_laps() or (self.turn > self.lap_from and self.turn > self.since)
-        self.early += ends and not had_all
+        self.early += ends and not had_all and self.is_long
         self.forget_evidence()
         self.lap_from = self.turn
         return ends
@@ -518,6 +518,7 @@ class Passes:
             tree.complete_at = tree.was_full_at = 0
             tree.is_over = False
             tree.complete -= 1
+            self.keep(tree)
         tree.full_at += 1
         if len(tree.voids) + tree.paths >= tree.room - 1:
             self.make_room(tree)

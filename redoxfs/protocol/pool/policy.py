@@ -400,6 +400,8 @@ class PoolPolicy(Loads, ServingPolicy):
             self._keep_look(tree, answer, turn)
         elif turn == tree.full_at:
             tree.is_full()
+            assert self._passes is not None
+            self._passes.keep(tree)
 
     def _keep_look(self, tree: Pass, sample: int, turn: int) -> None:
         """A sample that may have been looked at before an epoch stays in memory: the epoch gets it again. Its chunk
