@@ -82,7 +82,7 @@ METRICS: tuple[Metric, ...] = (
         "Opens that took no turn, because the path was open or the thread looked a second time.",
     ),
     Metric("errors", COUNTER, "errors", "Opens, and reads from storage by position, that failed."),
-    Metric("wait_seconds", COUNTER, "wait_seconds", "The sum of all waits of opens and reads.", unit="seconds"),
+    Metric("wait_seconds", COUNTER, "wait_seconds", "The sum of all waits of opens, reads and stats.", unit="seconds"),
     Metric(
         "open_duration_seconds",
         HISTOGRAM,
@@ -91,7 +91,7 @@ METRICS: tuple[Metric, ...] = (
         unit="seconds",
         labels=("outcome",),
     ),
-    Metric("waiting_opens", GAUGE, "waiting_opens", "Opens that wait for storage or for another node now."),
+    Metric("waiting_opens", GAUGE, "waiting_opens", "Opens and stats that wait for storage or for another node now."),
     Metric("waiting_reads", GAUGE, "waiting_reads", "Reads that wait for storage now."),
     Metric("open_files", GAUGE, "open_files", "Files that are open now."),
     # Storage and programs
