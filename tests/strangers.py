@@ -1,6 +1,7 @@
 """Another user of the machine, for tests that attack: a number that no account needs to have, and a folder."""
 
 import os
+import pwd
 import shutil
 import tempfile
 import traceback
@@ -11,8 +12,25 @@ from pathlib import Path
 from redoxfs.linux.detach import detach
 from redoxfs.linux.mount_table import read_mounts
 
-UID = 20_000 + 2 * (os.getpid() % 20_000)
-"""Of each test process another, as what a user has in /tmp goes by the number, and two suites may run at once."""
+
+def _of_nobody() -> int:
+    """A number that is no account's and whose next is none either. Of each process another, as what a user has in /tmp
+    goes by the number, and two suites may run at once."""
+    for number in range(52_000 + 2 * (os.getpid() % 3_000), 65_000, 2):
+        names = [name for uid in (number, number + 1) for name in (*known(uid), *Path("/tmp").glob(f"redoxfs-{uid}*"))]
+        if not names:
+            return number
+    raise LookupError
+
+
+def known(uid: int) -> list[str]:
+    try:
+        return [pwd.getpwuid(uid).pw_name]
+    except KeyError:
+        return []
+
+
+UID = _of_nobody()
 
 OTHER_UID = UID + 1
 

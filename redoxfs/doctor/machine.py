@@ -96,8 +96,10 @@ def check_helper(
     """fusermount3 is there, setuid root, and works for this user. Root mounts without it, and so does CAP_SYS_ADMIN."""
     name = "fusermount3"
     root = os.geteuid() == 0 if is_root is None else is_root
-    level = warning if root or (is_root is None and may_mount(proc)) else problem
-    for_whom = "; root does not need it, other users do" if root else "; only root can mount without it"
+    is_able = root or (is_root is None and may_mount(proc))
+    level = warning if is_able else problem
+    who = "root does not" if root else "you do not"
+    for_whom = f"; {who} need it, other users do" if is_able else "; only root can mount without it"
     path = find()
     if path is None:
         return level(name, f"is not installed{for_whom}", install_command(root))
@@ -106,7 +108,7 @@ def check_helper(
         return level(
             name, f"{path} is not setuid root{for_whom}", as_root(f"chown root {path} && chmod u+s {path}", root)
         )
-    if not root and _status(proc, "NoNewPrivs") == "1":
+    if not is_able and _status(proc, "NoNewPrivs") == "1":
         return problem(
             name,
             "this process may gain no privileges (no_new_privs), so setuid has no effect",

@@ -4,7 +4,7 @@ Their names follow from the mountpoint, so that other commands find them. The fo
 owned by us, not a symlink): /tmp belongs to everybody, and a folder that another user made there first could hand our
 socket to them. Nor may such a folder keep us from working. So the folder lies where only we or root can make one:
 
-1. $XDG_RUNTIME_DIR; mount(8), sudo, cron and units pass none on
+1. $XDG_RUNTIME_DIR; sudo, cron and units pass none on
 2. /run/redoxfs for root, which it shares with folders of jobs; /run/user/UID for other users
 3. /tmp/redoxfs-UID, or, if somebody else has that name, one of ours that begins with it. The end is drawn at random,
    and other commands find it by its owner
@@ -62,7 +62,7 @@ def control_path(mountpoint: Path) -> Path:
 def control_path_of_daemon(mountpoint: Path) -> Path:
     """The control socket of the daemon at `mountpoint`, which may have been started with another XDG_RUNTIME_DIR.
 
-    mount(8) and sudo pass none on. Raises CommandError.
+    sudo passes none on. Raises CommandError.
     """
     mount = topmost_at(mountpoint, read_mounts())
     paths = _everywhere(control_path(mountpoint))

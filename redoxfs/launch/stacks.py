@@ -168,6 +168,6 @@ def _opened_memfd(pid: int) -> int:
 
 
 def _is_memfd(path: Path) -> bool:
-    with suppress(OSError):
+    with suppress(FileNotFoundError):
         return os.readlink(path).startswith(f"/memfd:{MEMFD}")
     return False
