@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from queue import SimpleQueue
 
 from redoxfs.cli.arguments import mount_options, parse
 from redoxfs.cli.options.kubernetes import CsiOptions
@@ -35,12 +34,15 @@ def run(options: CsiOptions) -> int:
         )
     kinds = {name: (option, Kind(values)) for name, option, values in mount_options()}
     plugin = Plugin(options.endpoint, options.node_id, Path(options.kubelet_dir), VolumeOptions(kinds, check))
-    # An Event would hang for ever if the signal came while this thread is about to wait for it, with the Event's lock.
-    told: SimpleQueue[int] = SimpleQueue()
+    # The kernel's handler writes at once, in any thread. A handler in Python runs once this thread does, which never
+    # ends its wait for a lock if the signal comes just before it, or to another thread.
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda one, _: told.put(one))
+        signal.signal(number, lambda *_: None)
     plugin.start()
-    told.get()
+    os.read(told, 1)
     plugin.stop()
     return 0
 
