@@ -3,6 +3,8 @@
 import errno
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -193,3 +195,24 @@ def test_a_label_that_makes_no_sense_is_refused(text: str) -> None:
 def test_a_label_is_given_once() -> None:
     with pytest.raises(UsageError):
         labels_of(["job=a", "job=b"])
+
+
+TOLD_ELSEWHERE = """
+import os, signal, socket, threading
+from redoxfs.telemetry.prometheus import MountCollector, Server
+
+server = Server(socket.create_server(("127.0.0.1", 0)), MountCollector(list, {}))
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+server.end_by_signals()
+try:
+    server.serve()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_a_signal_that_another_thread_takes_ends_the_collector() -> None:
+    command = [sys.executable, "-c", TOLD_ELSEWHERE]
+    done = subprocess.run(command, timeout=PATIENCE_S, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr

@@ -1,9 +1,9 @@
 """`redoxfs metrics`: the metrics of all mounts of this user on this machine, which have no --metrics of their own."""
 
 import os
-import signal
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from redoxfs.cli.options.watching import MetricsOptions
@@ -41,13 +41,12 @@ def run(options: MetricsOptions) -> int:
         with ThreadPoolExecutor(AT_ONCE) as threads:
             return [mount for mount in threads.map(scraped, own_mounts()) if mount is not None]
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    say(f"metrics of all mounts of this user: http://{joined(*parse_listen(options.listen))}/metrics")
-    try:
-        Server(listening, MountCollector(scrape, labels)).serve()
-    except KeyboardInterrupt:
-        # The usual end.
-        return 0
+    server = Server(listening, MountCollector(scrape, labels))
+    # The usual end.
+    with suppress(KeyboardInterrupt):
+        server.end_by_signals()
+        say(f"metrics of all mounts of this user: http://{joined(*parse_listen(options.listen))}/metrics")
+        server.serve()
     return 0
 
 

@@ -7,6 +7,7 @@ which the thread that serves the mount may wait.
 
 import logging
 import select
+import signal
 import socket
 import threading
 import time
@@ -134,6 +135,13 @@ class Server:
         self._end.close()
         self._http.hang_up()
         self._thread.join()
+
+    def end_by_signals(self) -> None:
+        """From now on SIGTERM raises KeyboardInterrupt in the main thread as SIGINT does, also while `serve` waits."""
+        # The kernel's handler writes there at once. Python's runs only once this thread does.
+        self._end.setblocking(False)
+        signal.set_wakeup_fd(self._end.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def serve(self) -> None:
         """Answer in this thread, until `stop` or an exception."""
