@@ -65,6 +65,7 @@ class Look:
         looking = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _LOOK, str(self._target)],
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         try:
