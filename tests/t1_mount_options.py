@@ -136,6 +136,12 @@ def test_fake_and_sloppy_and_verbose_are_as_in_mount(capfd: pytest.CaptureFixtur
     assert helper(["/data", "/mnt", "-f", "-o", "nope"]) == 1
 
 
+@pytest.mark.parametrize("option", ["memory=10x", "cache_size=-1", "nodes=a:b:c", "direct_io,page_cache"])
+def test_fake_checks_the_values_too(option: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert helper(["/data", "/mnt", "-f", "-o", option]) == 1
+    assert capfd.readouterr().err.count("\n") == 1
+
+
 def test_a_mount_that_fails_is_exit_code_32(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert helper([str(tmp_path / "nothing"), str(tmp_path), "-o", "rw"]) == 32
     assert capfd.readouterr().err.count("\n") == 1

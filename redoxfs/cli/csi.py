@@ -55,6 +55,12 @@ def check(arguments: Sequence[str]) -> Sequence[str]:
     a line what is wrong.
     """
     options: MountOptions = parse(["mount", *arguments, "--", "SOURCE"]).options
+    check_values(options)
+    return options.fuse_options
+
+
+def check_values(options: MountOptions) -> None:
+    """Raises UsageError unless each value that is parsed late makes sense by itself."""
     for option, size in (
         ("--memory", options.memory.memory_size),
         ("--remote-memory", options.cluster.sharing.remote_memory),
@@ -66,4 +72,3 @@ def check(arguments: Sequence[str]) -> Sequence[str]:
         parse_nodes(options.cluster.nodes)
     labels_of(options.metrics_label)
     parse_fuse_options(options.fuse_options)
-    return options.fuse_options

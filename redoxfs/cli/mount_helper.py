@@ -1,8 +1,8 @@
 """`mount.redoxfs`, the helper that mount(8) runs for `-t redoxfs`: its arguments become those of `redoxfs mount`.
 
 Each option of `redoxfs mount` is also a mount option, without its dashes; the grammar itself says which there are. The
-others are values of `redoxfs mount -o`. mount(8) runs a helper with no environment to speak of, and as the user who
-asked for the mount.
+others are values of `redoxfs mount -o`. mount(8) runs a helper without HOME and PATH, and as the user who asked for the
+mount.
 """
 
 import os
@@ -15,6 +15,7 @@ from redoxfs.cli.parser import Parser
 from redoxfs.cli.program import run
 from redoxfs.launch.errors import CommandError, UsageError
 from redoxfs.launch.fuse_options import is_known, split_options, unquoted
+from redoxfs.launch.options import MountOptions
 from redoxfs.launch.say import print_error, read_or_not
 from redoxfs.linux.libc import last_error, libc
 
@@ -36,7 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if given.namespace is not None:
             _enter(given.namespace)
         words = mount_words(given.source, given.mountpoint, given.options, is_sloppy=given.sloppy)
-        parse(["mount", *words])
+        options: MountOptions = parse(["mount", *words]).options
+        if given.fake:
+            from redoxfs.cli.csi import check_values
+
+            check_values(options)
     except CommandError as error:
         print_error(line_of(error))
         return _INVOCATION
