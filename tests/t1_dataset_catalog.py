@@ -476,10 +476,16 @@ def test_a_table_gives_the_classes(tmp_path: Path, root: Path) -> None:
 
 def test_compressed_files_of_two_kinds_stay_apart(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    make(root, "a/1.nii.gz", "a/2.NII.GZ", "a/3.json.gz", "a/4.txt.gz", "a/5.gz")
-    rows = "".join(f"a/{name},cat\n" for name in ("1.nii.gz", "2.NII.GZ", "3.json.gz", "4.txt.gz", "5.gz"))
+    names = ("1.nii.gz", "2.NII.GZ", "3.json.gz", "4.txt.gz", "5.gz", "6.001.gz")
+    make(root, *(f"a/{name}" for name in names))
+    rows = "".join(f"a/{name},cat\n" for name in names)
     found = catalog(root, table(tmp_path, f"path,class\n{rows}"))
-    assert sorted(flat(found).values()) == [["a/1.nii.gz", "a/2.NII.GZ"], ["a/3.json.gz"], ["a/4.txt.gz"], ["a/5.gz"]]
+    assert sorted(flat(found).values()) == [
+        ["a/1.nii.gz", "a/2.NII.GZ"],
+        ["a/3.json.gz"],
+        ["a/4.txt.gz"],
+        ["a/5.gz", "a/6.001.gz"],
+    ]
     assert sorted(flat(catalog(root, "any", samples=("*.gz", "*.GZ"))).values()) == sorted(flat(found).values())
 
 

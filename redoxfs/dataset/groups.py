@@ -37,6 +37,9 @@ MEMBERS_MAX = 64
 
 Kind = tuple[bytes, ...]
 
+# Of a compressed file. Numbers are none.
+_IS_SUFFIX = re.compile(rb"\.[a-z][a-z0-9]{0,7}")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups:
@@ -87,7 +90,9 @@ def _kinds_of_files(tree: Tree, entries: Int32) -> tuple[Int32, list[Kind]]:
     is_compressed = np.array([extension in COMPRESSIONS for extension in tree.extensions], bool)[kind]
     for at in np.flatnonzero(is_compressed).tolist():
         stem, outer = os.path.splitext(tree.name(int(entries[at])).lower())
-        kind[at] = kinds.setdefault((os.path.splitext(stem)[1] + outer,), len(kinds))
+        inner = os.path.splitext(stem)[1]
+        if _IS_SUFFIX.fullmatch(inner):
+            kind[at] = kinds.setdefault((inner + outer,), len(kinds))
     return kind, [*kinds]
 
 
