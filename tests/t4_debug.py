@@ -98,6 +98,8 @@ def test_a_stopped_daemon_gives_what_the_kernel_knows(machine: Machine, source: 
     os.kill(pid, signal.SIGSTOP)
     try:
         parts = debugged(machine, "bundle.tar.gz", "--timeout", "2")
+        # No handler is to run once the daemon is at work again.
+        assert "ShdPnd:\t0000000000000000\n" in Path(f"/proc/{pid}/status").read_text()
     finally:
         os.kill(pid, signal.SIGCONT)
     about = json.loads(parts["about.json"])
@@ -106,7 +108,7 @@ def test_a_stopped_daemon_gives_what_the_kernel_knows(machine: Machine, source: 
     assert "missing: stacks.txt (" in parts["said"]
     assert "State:\tT (stopped)" in parts["daemon/status.txt"]
     assert "== thread" in parts["daemon/threads.txt"]
-    # The signal that came too late does no harm.
+    # The request that came too late does no harm.
     assert machine.pid() == pid
     machine.ok("umount", machine.mnt)
 

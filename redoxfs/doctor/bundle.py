@@ -29,7 +29,7 @@ from redoxfs.launch.control_files import WRONG, become, pid_here, read_control
 from redoxfs.launch.deadline import call_in_child, run_in_child
 from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.runtime_paths import control_path_of_daemon, kept_path
-from redoxfs.launch.stacks import ANSWER_S, NoStacksError, has_memory_for_stacks, stacks_of
+from redoxfs.launch.stacks import ANSWER_S, THREAD_S, NoStacksError, has_memory_for_stacks, stacks_of
 from redoxfs.launch.turn import keeper_of
 
 LOG_BYTES = 1 << 20
@@ -38,8 +38,8 @@ LOG_BYTES = 1 << 20
 PART_BYTES = 2 << 20
 """The most of any part."""
 
-STACKS_S = 4 * ANSWER_S
-"""For the stacks. The process has half of it to answer."""
+STACKS_S = THREAD_S + 3 * ANSWER_S
+"""For the stacks: longer than the process has to answer."""
 
 _LIBRARIES = ("numpy", "trio", "pyfuse3", "grpcio", "protobuf", "xxhash", "prometheus_client")
 

@@ -5,9 +5,10 @@ meanwhile. It answers also when the event loop waits in a call or spins.
 
 If it does not answer, some code keeps the lock. Then a signal is sent, which `faulthandler` answers from the signal's
 own handler, in C and without the lock: no frame changes now either. (In a daemon that is at work, the handler reads
-frames while other threads change them, and once in some thousands of signals that ends the process.) The signal needs
-only that the kernel can deliver it, which it cannot to a process that is stopped, or whose every thread waits for
-storage without being interruptible. For that case there are the kernel's own stacks (`redoxfs.doctor.process`).
+frames while other threads change them, and once in some thousands of signals that ends the process.) No signal is
+sent that the kernel cannot deliver at once, as to a process that is stopped, or whose main thread waits for storage
+without being interruptible: the handler would run once the daemon is at work again. For that case there are the
+kernel's own stacks (`redoxfs.doctor.process`).
 
 Rejected: a verb of the control socket, which the event loop itself answers.
 
@@ -32,9 +33,11 @@ SIGNAL = signal.SIGRTMAX
 
 MEMFD = "redoxfs-stacks"
 
+THREAD_S = 5.0
+"""For the stacks to come from the thread. It answers in milliseconds, unless there is no processor for it."""
+
 ANSWER_S = 2.0
-"""For the stacks to come, from the thread and then from the handler. Either answers in milliseconds, unless there is
-no processor for it."""
+"""Likewise from the handler."""
 
 _LOOK_EVERY_S = 0.02
 
@@ -83,11 +86,11 @@ def stacks_of(pid: int) -> str:
             fd = _opened_memfd(pid)
             opened.callback(os.close, fd)
             os.ftruncate(fd, 0)
-            if _ask_thread(pid, fd) and (told := _awaited(fd)):
+            if _ask_thread(pid, fd) and (told := _awaited(fd, THREAD_S)):
                 return told
-            if _catches(pid):
+            if _catches(pid) and field_of(status_of(pid), b"State")[:1] in (b"R", b"S"):
                 signal.pidfd_send_signal(process, SIGNAL)
-                if told := _awaited(fd):
+                if told := _awaited(fd, ANSWER_S):
                     return told
     except OSError as failure:
         raise NoStacksError(f"process {pid}: {failure.strerror}") from None
@@ -118,9 +121,9 @@ def _is_pipe(path: str) -> bool:
     return os.readlink(path).startswith("pipe:[")
 
 
-def _awaited(fd: int) -> str:
+def _awaited(fd: int, seconds: float) -> str:
     """The stacks that are written, once they grow no more; empty if none come."""
-    deadline_s = time.monotonic() + ANSWER_S
+    deadline_s = time.monotonic() + seconds
     size, since_s = 0, time.monotonic()
     while (now_s := time.monotonic()) < deadline_s and not (size and now_s - since_s >= _STILL_S):
         time.sleep(_LOOK_EVERY_S)
