@@ -7,7 +7,9 @@ import stat
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,18 @@ answer_with_stacks()
 threading.Thread(target=waiting_elsewhere, daemon=True).start()
 globals()[how]()
 """
+
+
+@contextmanager
+def running(program: str, *arguments: str) -> Iterator[int]:
+    """The pid of a process that runs ``program``, once it says that it is ready."""
+    with subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def debugged(machine: Machine, name: str = "bundle.tar.gz", *options: str) -> dict[str, str]:
@@ -161,19 +175,14 @@ def test_readers_notice_nothing_while_stacks_are_written(machine: Machine, sourc
 
 @pytest.mark.parametrize("how", ["spinning_forever", "keeping_the_lock"])
 def test_stacks_come_while_no_other_python_code_runs(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with subprocess.Popen([sys.executable, "-c", SPINNING, how], stdout=subprocess.PIPE, text=True) as spinning:
-        try:
-            assert spinning.stdout is not None
-            assert spinning.stdout.readline() == "ready\n"
-            if how == "spinning_forever":
-                # Its thread answers.
-                monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_: pytest.fail("a signal was sent"))
-            for _ in range(2):
-                told = stacks_of(spinning.pid)
-                assert told.count(f"in {how}") == 1
-                assert told.count("in waiting_elsewhere") == 1
-        finally:
-            spinning.kill()
+    with running(SPINNING, how) as pid:
+        if how == "spinning_forever":
+            # Its thread answers.
+            monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_: pytest.fail("a signal was sent"))
+        for _ in range(2):
+            told = stacks_of(pid)
+            assert told.count(f"in {how}") == 1
+            assert told.count("in waiting_elsewhere") == 1
 
 
 def test_a_log_is_read_only_if_it_is_a_file_of_its_process(tmp_path: Path) -> None:
@@ -188,31 +197,24 @@ def test_a_log_is_read_only_if_it_is_a_file_of_its_process(tmp_path: Path) -> No
 
 
 def test_a_process_is_not_looked_into_unless_it_can_serve_the_mount() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", SPINNING, "spinning_forever"], stdout=subprocess.PIPE, text=True
-    ) as spinning:
-        try:
-            assert spinning.stdout is not None
-            assert spinning.stdout.readline() == "ready\n"
-            user = os.geteuid()
-            here = pid_namespace()
-            assert here is not None
-            for pid, namespace, owner, is_known in (
-                (spinning.pid, here, user, True),
-                (spinning.pid, here + 1, user, False),
-                (os.getpid(), here, user, False),
-                (-1, here, user, False),
-                ("1", here, user, False),
-                (spinning.pid, here, user + 1, user != 0),
-            ):
-                of_user = frozenset({f"user_id={owner}", "group_id=0"})
-                mount = Mount(1, 0, "0:50", "/", "/mnt", OUR_TYPE, "x", of_user)
-                bundle = Bundle()
-                stats = {"pid": pid, "pid_namespace": namespace}
-                found, _ = processes(bundle, PathStatus("/mnt", Look(Path("/mnt"), 0, 0, True), mount), stats)
-                assert (found == pid, "daemon" in bundle.missing) == (is_known, not is_known)
-        finally:
-            spinning.kill()
+    with running(SPINNING, "spinning_forever") as spinning:
+        user = os.geteuid()
+        here = pid_namespace()
+        assert here is not None
+        for pid, namespace, owner, is_known in (
+            (spinning, here, user, True),
+            (spinning, here + 1, user, False),
+            (os.getpid(), here, user, False),
+            (-1, here, user, False),
+            ("1", here, user, False),
+            (spinning, here, user + 1, user != 0),
+        ):
+            of_user = frozenset({f"user_id={owner}", "group_id=0"})
+            mount = Mount(1, 0, "0:50", "/", "/mnt", OUR_TYPE, "x", of_user)
+            bundle = Bundle()
+            stats = {"pid": pid, "pid_namespace": namespace}
+            found, _ = processes(bundle, PathStatus("/mnt", Look(Path("/mnt"), 0, 0, True), mount), stats)
+            assert (found == pid, "daemon" in bundle.missing) == (is_known, not is_known)
 
 
 HOSTILE = """
@@ -226,7 +228,6 @@ how, uid, file, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 libc = ctypes.CDLL(None)
 if how == "memory":
     # A mount namespace whose root has the file under the name of the memory.
-    os.symlink(file, folder + b"/to")
     assert libc.unshare(0x20000) == 0
     assert libc.mount(None, b"/", None, 0x40000 | 0x4000, None) == 0
     assert libc.mount(b"tmpfs", folder, b"tmpfs", 0, None) == 0
@@ -243,7 +244,7 @@ os.setresgid(uid, uid, uid)
 os.setresuid(uid, uid, uid)
 if how == "pipe":
     os.memfd_create(f"redoxfs-stacks-{fifo}")
-ctypes.CDLL(None).prctl(4, 1)
+libc.prctl(4, 1)
 signal.signal(signal.SIGRTMAX, lambda *_: None)
 print("ready", flush=True)
 while True:
@@ -260,37 +261,25 @@ def test_root_is_not_led_to_a_file_of_its_own(tmp_path: Path, how: str) -> None:
         file.write_text("mine")
     else:
         os.mkfifo(file, 0o600)
-    command = [sys.executable, "-c", HOSTILE, how, str(UID), str(file), str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as hostile:
-        reading = None if how == "memory" else os.open(file, os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            assert hostile.stdout is not None
-            assert hostile.stdout.readline() == "ready\n"
-            with pytest.raises(NoStacksError, match=f"replaced its {how}"):
-                stacks_of(hostile.pid)
-            bundle = Bundle()
-            _stacks(bundle, hostile.pid)
-            assert bundle.missing.keys() == {"stacks.txt"}
-            assert file.read_text() == "mine" if reading is None else os.read(reading, 1) == b""
-        finally:
-            hostile.kill()
-            if reading is not None:
-                os.close(reading)
+    with running(HOSTILE, how, str(UID), str(file), str(folder)) as pid, ExitStack() as opened:
+        if how == "pipe":
+            reading = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+            opened.callback(os.close, reading)
+        with pytest.raises(NoStacksError, match=f"replaced its {how}"):
+            stacks_of(pid)
+        bundle = Bundle()
+        _stacks(bundle, pid)
+        assert bundle.missing.keys() == {"stacks.txt"}
+        assert file.read_text() == "mine" if how == "memory" else os.read(reading, 1) == b""
 
 
 def test_root_asks_as_the_user_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = [sys.executable, "-c", SPINNING, "spinning_forever", str(UID)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as spinning:
-        try:
-            assert spinning.stdout is not None
-            assert spinning.stdout.readline() == "ready\n"
-            as_user = Bundle()
-            monkeypatch.setattr("redoxfs.doctor.bundle.stacks_of", lambda pid: f"{os.geteuid()} {stacks_of(pid)}")
-            _stacks(as_user, spinning.pid)
-            assert as_user.parts["stacks.txt"].startswith(f"{UID} ".encode())
-            assert b"in spinning_forever" in as_user.parts["stacks.txt"]
-        finally:
-            spinning.kill()
+    monkeypatch.setattr("redoxfs.doctor.bundle.stacks_of", lambda pid: f"{os.geteuid()} {stacks_of(pid)}")
+    with running(SPINNING, "spinning_forever", str(UID)) as pid:
+        as_user = Bundle()
+        _stacks(as_user, pid)
+        assert as_user.parts["stacks.txt"].startswith(f"{UID} ".encode())
+        assert b"in spinning_forever" in as_user.parts["stacks.txt"]
 
 
 def test_a_file_in_the_place_of_the_memory_is_not_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,16 +287,8 @@ def test_a_file_in_the_place_of_the_memory_is_not_emptied(tmp_path: Path, monkey
     other.write_text("mine")
     # The descriptor has changed since it was found.
     monkeypatch.setattr(stacks, "_memfd_of", lambda _: other)
-    with subprocess.Popen(
-        [sys.executable, "-c", SPINNING, "spinning_forever"], stdout=subprocess.PIPE, text=True
-    ) as spinning:
-        try:
-            assert spinning.stdout is not None
-            assert spinning.stdout.readline() == "ready\n"
-            with pytest.raises(NoStacksError, match="replaced"):
-                stacks_of(spinning.pid)
-        finally:
-            spinning.kill()
+    with running(SPINNING, "spinning_forever") as pid, pytest.raises(NoStacksError, match="replaced"):
+        stacks_of(pid)
     assert other.read_text() == "mine"
 
 

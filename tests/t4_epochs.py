@@ -30,10 +30,13 @@ def source(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_mount_is_told_of_an_epoch_by_any_path_in_it(
-    machine: Machine, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True)
+def _reachable(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process finds the mount's control socket."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(machine.environment["XDG_RUNTIME_DIR"]))
+
+
+def test_a_mount_is_told_of_an_epoch_by_any_path_in_it(machine: Machine, source: Path) -> None:
     machine.ok("mount", source, machine.mnt, "--classes", "dir")
     assert redoxfs.epoch(machine.mnt) is True
     assert redoxfs.epoch(os.fspath(machine.mnt / "train/cat/1.jpg"), "train") is True
@@ -42,11 +45,8 @@ def test_a_mount_is_told_of_an_epoch_by_any_path_in_it(
         redoxfs.epoch(machine.mnt, "test")
 
 
-def test_a_sampler_draws_in_the_same_order_from_a_new_mount(
-    machine: Machine, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sampler_draws_in_the_same_order_from_a_new_mount(machine: Machine, source: Path) -> None:
     """Of the same seed, also with several classes: the two splits."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(machine.environment["XDG_RUNTIME_DIR"]))
     files = [machine.mnt / path.relative_to(source) for path in sorted(source.rglob("*.jpg"))]
     orders = []
     for seed in ("7", "7", "8"):
@@ -60,20 +60,14 @@ def test_a_sampler_draws_in_the_same_order_from_a_new_mount(
     assert orders[0] == orders[1] != orders[2]
 
 
-def test_a_mount_that_redirects_nothing_has_no_epochs(
-    machine: Machine, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(machine.environment["XDG_RUNTIME_DIR"]))
+def test_a_mount_that_redirects_nothing_has_no_epochs(machine: Machine, source: Path) -> None:
     machine.ok("mount", source, machine.mnt, "--classes", "none")
     assert redoxfs.epoch(machine.mnt) is False
     assert redoxfs.epoch(machine.mnt, "train") is False
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts folders of the mount at other paths")
-def test_a_mount_is_told_and_drawn_from_by_paths_of_bind_mounts(
-    machine: Machine, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(machine.environment["XDG_RUNTIME_DIR"]))
+def test_a_mount_is_told_and_drawn_from_by_paths_of_bind_mounts(machine: Machine, source: Path, tmp_path: Path) -> None:
     machine.ok("mount", source, machine.mnt, "--classes", "sampler")
     with ExitStack() as bound:
         for name, folder in {"whole": machine.mnt, "cats": machine.mnt / "train/cat"}.items():
@@ -94,11 +88,8 @@ def test_a_mount_is_told_and_drawn_from_by_paths_of_bind_mounts(
 
 
 @pytest.mark.parametrize("by_rank", [False, True])
-def test_the_last_file_of_an_epoch_may_be_the_first_of_the_next(
-    machine: Machine, source: Path, monkeypatch: pytest.MonkeyPatch, by_rank: bool
-) -> None:
+def test_the_last_file_of_an_epoch_may_be_the_first_of_the_next(machine: Machine, source: Path, by_rank: bool) -> None:
     """For the same thread. Where nobody tells, that is a second look, and takes no turn."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(machine.environment["XDG_RUNTIME_DIR"]))
     machine.ok("mount", source, machine.mnt, "--classes", "dir")
     files = sorted((machine.mnt / "train").glob("*/*.jpg"))
     mount = our_mount_of(machine.mnt, read_mounts())
@@ -120,7 +111,6 @@ def test_a_plain_directory_is_told_nothing(source: Path) -> None:
 def test_any_thread_may_ask_a_mount_and_none_forks(
     machine: Machine, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(machine.environment["XDG_RUNTIME_DIR"]))
     files = [machine.mnt / "train" / name / f"{number}.jpg" for name in ("cat", "dog") for number in range(4)]
 
     def asked() -> tuple[str, list[int]]:

@@ -172,8 +172,11 @@ def _saw(where: str, rows: int, header: Header, splits: int, folder: bytes, suff
     if header.splits:
         columns = " and ".join(map(show_text, header.split_names))
         apart = f"; no sample crosses between the {splits:,} values of {columns}" if splits > 1 else ""
-    paths = [*[f"are relative to {show(folder)}"] * bool(folder), *[f"lack {show(suffix)}"] * bool(suffix)]
-    yield f"{rows:,} rows in {where}{', whose paths ' * bool(paths)}{' and '.join(paths)}{apart}"
+    paths = [f"are relative to {show(folder)}"] if folder else []
+    if suffix:
+        paths.append(f"lack {show(suffix)}")
+    whose = f", whose paths {' and '.join(paths)}" if paths else ""
+    yield f"{rows:,} rows in {where}{whose}{apart}"
     if header.unread:
         yield (
             f"not read from {where}: {_listed(header.unread)}; a script that looks these up by file name gets those of"
@@ -367,7 +370,8 @@ class _Finder:
         if not found:
             return ""
         start, suffix, _ = found[0]
-        return f"; {show(start + path + suffix)} is there: write each path with its {'folder and ' * bool(start)}suffix"
+        what = "folder and suffix" if start else "suffix"
+        return f"; {show(start + path + suffix)} is there: write each path with its {what}"
 
     def only(self, path: bytes) -> tuple[bytes, bytes, int]:
         """The folder with a slash, the suffix and the entry of the only file that a first row's ``path`` may mean.
