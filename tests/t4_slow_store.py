@@ -254,6 +254,42 @@ def test_ctrl_c_ends_a_scan_of_storage_that_does_not_answer(program: Path, sourc
             os.close(root)
 
 
+def test_a_scan_counts_the_files_of_one_directory_as_their_attributes_come(
+    mounted: Mount, tmp_path: Path, slow: Path
+) -> None:
+    (tmp_path / "many").mkdir()
+    for number in range(384):
+        (tmp_path / f"many/{number}").touch()
+    told = set[int]()
+    with mounted(tmp_path / "many", 5, names=True):
+        root = os.open(slow, os.O_RDONLY)
+        try:
+            tree = read_tree(root, workers=1, progress=lambda entries, _directories: told.add(entries))
+        finally:
+            os.close(root)
+    assert max(told) == len(tree) == 385
+    # A thread asks for 64 at a time.
+    assert len(told) > 3
+
+
+def test_a_scan_ends_where_storage_answers_nothing(
+    program: Path, machine: Machine, source: Path, tmp_path: Path
+) -> None:
+    # SOURCE itself answers, and one directory in it does not.
+    (tmp_path / "all/slow").mkdir(parents=True)
+    with slow_store.served(program, source, tmp_path / "all/slow") as server:
+        server.send_signal(signal.SIGSTOP)
+        command = machine.command("mount", "--timeout", "2", tmp_path / "all", machine.mnt)
+        with subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True) as mounting:
+            assert mounting.stderr is not None
+            said = next(line for line in mounting.stderr if line.startswith("redoxfs: "))
+            # The kernel ends no process that waits for such storage.
+            server.send_signal(signal.SIGCONT)
+            assert mounting.wait(PATIENCE_S) == 3
+            assert mounting.stderr.read() == ""
+    assert said == f"redoxfs: {tmp_path}/all: its storage has answered nothing for 2 s of the scan (--timeout)\n"
+
+
 def test_a_wrong_number_is_a_usage_error(program: Path, source: Path, slow: Path) -> None:
     for delay in ("-1", "soon", "", "nan", "60001"):
         done = subprocess.run(

@@ -24,7 +24,7 @@ from redoxfs.launch.memory import available_memory, default_memory
 from redoxfs.launch.options import DatasetOptions, MemoryOptions
 from redoxfs.launch.path_status import EXACT_FOLDER, PathStatus
 from redoxfs.launch.say import say
-from redoxfs.launch.scanning import showing_scan
+from redoxfs.launch.scanning import answering, showing_scan
 from redoxfs.launch.sizes import counted, format_bytes, format_seconds, parse_size
 
 if TYPE_CHECKING:
@@ -496,7 +496,8 @@ def catalog_of(source: PathStatus, root_fd: int, options: DatasetOptions, *, tim
     beside = _look_beside(source, root_fd, options, timeout_s)
     begin = time.monotonic()
     try:
-        with showing_scan() as progress:
+        with showing_scan() as shown:
+            progress = answering(shown, source.asked, timeout_s)
             scan = load_or_scan(source.path, root_fd, default_cache_dir(), progress=progress, rescan=options.rescan)
     except OSError as failure:
         if failure.errno not in (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOENT):

@@ -187,7 +187,7 @@ static PyObject *scan_directories(PyObject *module, PyObject *args, PyObject *ke
         PyErr_SetFromErrno(PyExc_OSError);
         goto end;
     }
-    redox_crew crew = {scan, run, stop, &scan->lock, &scan->news, &scan->running, &scan->entries, &scan->done};
+    redox_crew crew = {scan, run, stop, &scan->lock, &scan->news, &scan->running, &scan->looked, &scan->done};
     if (!redox_crew_run(&crew, (size_t)threads, progress, &abandoned)) {
         result = result_of(scan);
     }

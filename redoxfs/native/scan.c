@@ -321,6 +321,7 @@ static void work_on_slice_locked(redox_scan *scan) {
     if (failure) {
         fail_locked(scan, slice.directory, failure, failed);
     }
+    scan->looked += slice.count;
     slice.directory->slices--;
     end_if_complete_locked(scan, slice.directory);
 }
@@ -390,6 +391,7 @@ static int list(redox_scan *scan, redox_directory *directory, char *listing) {
         }
         pthread_mutex_lock(&scan->lock);
         scan->entries += block->count;
+        scan->looked += block->count - unknown;
         int failure = scan->stops ? ECANCELED : share_locked(scan, directory, block->children, unknown);
         pthread_mutex_unlock(&scan->lock);
         if (failure) {
@@ -480,7 +482,7 @@ int redox_scan_init(redox_scan *scan) {
     // Without a directory the call fails anyhow: EBADF shows that it exists and is allowed.
     scan->has_openat2 = syscall(SYS_openat2, -1, ".", &how, sizeof how) < 0 && errno == EBADF;
     scan->stops = false;
-    scan->begun = scan->done = scan->entries = scan->listing = scan->running = 0;
+    scan->begun = scan->done = scan->entries = scan->looked = scan->listing = scan->running = 0;
     scan->slices = NULL;
     scan->slice_count = scan->slice_room = 0;
     for (size_t i = 0; i < scan->directory_count; i++) {

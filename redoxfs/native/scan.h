@@ -88,6 +88,7 @@ typedef struct redox_scan {
     bool has_openat2;
     bool stops;
     size_t begun, done, entries;
+    size_t looked;  // entries of which all is known
     size_t listing;  // directories being listed
     size_t running;  // threads
     redox_slice *slices;
