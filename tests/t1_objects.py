@@ -580,6 +580,14 @@ WITH_LENGTH = "Content-Length: 2"
 SECOND = "Content-Range: bytes 2-3/4"
 
 
+def refusal(status: str, code: str) -> bytes:
+    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>hunter2</Message></Error>"
+    return f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+ARCHIVED = "the object is archived, and has to be restored first"
+
+
 @pytest.mark.parametrize(
     ("answer", "words", "lasts"),
     [
@@ -590,6 +598,9 @@ SECOND = "Content-Range: bytes 2-3/4"
         (answers("206 Partial", WITH_LENGTH, "Content-Range: x"), "the server does not say which range it sent", False),
         (answers("206 Partial", WITH_LENGTH, SECOND), "the server sent another range than requested", False),
         (answers("206 Partial", "Content-Range: bytes 0-1/4"), "the server does not say how long the object is", False),
+        (refusal("403 Forbidden", "InvalidObjectState"), f"{ARCHIVED} (403 InvalidObjectState)", True),
+        (refusal("409 Conflict", "BlobArchived"), f"{ARCHIVED} (409 BlobArchived)", True),
+        (refusal("403 Forbidden", "AccessDenied"), "permission denied (403 AccessDenied)", True),
     ],
 )
 def test_an_answer_of_no_use_is_not_called_a_broken_connection(

@@ -31,6 +31,9 @@ _STATUSES = {403: "PermissionDeniedError", 404: "FileNotFoundError"}
 _LASTING = {400: errno.EINVAL, 401: errno.EACCES, 405: errno.EOPNOTSUPP, 416: errno.ESTALE, 501: errno.EOPNOTSUPP}
 """Likewise by the status of an answer; 301 and the like see below."""
 
+_ARCHIVED = frozenset(("InvalidObjectState", "BlobArchived", "BlobBeingRehydrated"))
+"""Codes of S3 (with 403) and Azure (with 409) for an object in a tier that has to be restored first."""
+
 _CAUSE = re.compile(r"(?:inner|source): (\w+)")
 
 _CAUSES = {
@@ -81,6 +84,10 @@ def described(error: BaseException, where: str) -> ObjectError:
         if cause in _CAUSES:
             number, words, lasts = _CAUSES[cause]
             return ObjectError(number, f"{where}: {words}", lasts=lasts)
+    if code is not None and code[1] in _ARCHIVED:
+        return ObjectError(
+            errno.EACCES, f"{where}: the object is archived, and has to be restored first{shown}", lasts=True
+        )
     kind = _KINDS.get(type(error).__name__) or _KINDS.get(_STATUSES.get(int(status[1]) if status else 0, ""))
     if kind is not None:
         number, words = kind
