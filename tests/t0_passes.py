@@ -460,6 +460,21 @@ def test_a_pass_that_is_said_to_begin_gets_all_samples_at_once() -> None:
     assert job.policy.passes_given_twice == 0
 
 
+@pytest.mark.parametrize("order", ["in order", "shuffled"])
+@pytest.mark.parametrize("classes", [1, 3, 10])
+@pytest.mark.parametrize("share", [0.1, 0.4, 1])
+def test_a_reader_that_asks_for_sizes_first_gets_what_was_reserved(share: float, classes: int, order: str) -> None:
+    """Also where a job reads less than half of a tree, such as some classes of it."""
+    job = Job(TEN)
+    model, random = Model(job), np.random.default_rng(7)
+    some = np.concatenate([np.flatnonzero(job.class_of == cls)[: int(share * 50)] for cls in range(classes)])
+    for _ in range(4):
+        for path in (random.permutation(some) if order == "shuffled" else some).tolist():
+            model.stat(path)
+            assert path in model.reserved
+            model.open(path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["whole", "drop_last", "3 left out", "7 before each", "in order"])
 def test_epochs_read_each_chunk_once_and_do_not_depend_on_each_other(kind: str) -> None:

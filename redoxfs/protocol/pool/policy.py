@@ -95,6 +95,9 @@ class PoolPolicy(Loads, ServingPolicy):
                 self._begin_lap(cls)
             elif self._may_begin_lap(cls):
                 self._begin_lap_of_pass(cls, tree)
+            elif self._asked_at[sample] > tree.since:
+                # The pass has all samples of the class. Its open begins another pass, however short this one is.
+                return self._reserve_ahead(cls, tree, sample)
             else:
                 return None
             place = self._resident_place(cls)
