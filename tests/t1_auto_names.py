@@ -98,6 +98,23 @@ PARSED: list[tuple[str, Callable[[Chance], str], str]] = [
     ("cold", lambda c: f"shot_{c.randrange(-(10**6), 10**6)}", "has more in its name than an identity"),
     ("blue", lambda c: text(c, HEX, 6), "has more in its name than an identity"),
     ("pine", lambda c: f"{c.randrange(100, 1000)}x{c.randrange(100, 1000)}", "has letters and digits at fixed places"),
+    ("rose", lambda c: f"{c.randrange(10**8, 5 * 10**10)}_{text(c, HEX, 10)}_{c.choice(['3k', '4k', '5k'])}", ""),
+    ("rice", lambda c: f"1{text(c, WORD + '-_', 32)}", ""),
+    # They look like names of Flickr: two numbers, a size that it has not, a date, and several files of one number.
+    ("call", lambda c: f"{c.randrange(10**9, 10**10)}_{c.randrange(10**9, 10**10)}", "has more in its name than an"),
+    ("men", lambda c: f"{c.randrange(10**6)}_{text(c, HEX, 10)}_{c.choice('xy')}", "has more in its name than an"),
+    ("flood", lambda c: f"2021{c.randrange(1, 13):02d}{c.randrange(1, 29):02d}_{text(c, HEX, 10)}", "has more in its"),
+    ("knee", lambda c: f"{c.randrange(100_000, 100_030)}_{text(c, HEX, 10)}", "has more in its name than an identity"),
+    # A word says what the number is.
+    ("open", lambda c: f"frame_{c.randrange(10**6)}", "has a number that may be a value or an order (frame)"),
+    ("ice", lambda c: f"T{c.randrange(10**6)}mK", "has a number that may be a value or an order (mK)"),
+    ("goat", lambda c: f"{c.randrange(10**5)}g", "has a number that may be a value or an order (g)"),
+    ("funny", lambda c: f"score_0_{c.randrange(10**4)}", "has a number that may be a value or an order (score)"),
+    ("bend", lambda c: f"camSteer{c.randrange(10**6)}", "has a number that may be a value or an order (Steer)"),
+    ("ripe", lambda c: f"0,{c.randrange(10**6):06d}", "has more in its name than an identity"),
+    ("sour", lambda c: f"phi0p{c.randrange(10**6):06d}", "has more in its name than an identity"),
+    # Two numbers with a letter between them, which is hexadecimal.
+    ("bolt", lambda c: f"{c.randrange(10**5):05d}e{c.randrange(10**5):05d}", "has letters and digits at fixed places"),
 ]
 
 
@@ -113,6 +130,95 @@ def test_the_grammar_of_names_parses(
     line = catalog(root).verdict.line
     assert line.startswith("not redirecting" if words else "redirecting within 4 class directories"), line
     assert words in line
+
+
+def make_drawn(root: Path, numbers: list[int]) -> str:
+    """The verdict of two classes whose files have these numbers, in any order."""
+    chance = random.Random(0)
+    for number in numbers:
+        make(root, f"{chance.choice(['train', 'test'])}/{chance.choice(['cat', 'dog'])}/{number}.jpg")
+    return catalog(root).verdict.line
+
+
+DAYS = [(datetime(2012, 1, 1) + timedelta(days=day)) for day in range(4000)]
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda c: 637_000_000_000_000_000 + c.randrange(10**16),
+        lambda c: 131_000_000_000_000_000 + c.randrange(10**16),
+        lambda c: (1_500_000_000 + c.randrange(10**8)) * 10 + c.randrange(10),
+        lambda c: c.randrange(2009, 2022) * 100_000 + c.randrange(100_000),
+        lambda c: int(c.choice(DAYS).strftime("%y%m%d") + f"{c.randrange(10_000):04d}"),
+        lambda c: int(c.choice(DAYS).strftime("%d%m%Y") + f"{c.randrange(10_000):04d}"),
+        lambda c: int(c.choice(DAYS).strftime("%m%d%Y") + f"{c.randrange(10_000):04d}"),
+        lambda c: int(c.choice(DAYS).strftime("%Y%m%d") + f"{c.randrange(10_000):04d}"),
+        lambda c: int(c.choice(DAYS).strftime("%Y%j") + f"{c.randrange(10_000):04d}"),
+    ],
+    ids=["ticks", "filetime", "tenths", "year", "yymmdd", "ddmmyyyy", "mmddyyyy", "yyyymmdd", "day of year"],
+)
+def test_times_in_other_units_and_days_with_a_number_are_a_doubt(
+    tmp_path: Path, draw: Callable[[random.Random], int]
+) -> None:
+    chance = random.Random(1)
+    assert "have numbers that are all dates or times" in make_drawn(tmp_path, [draw(chance) for _ in range(60)])
+
+
+def test_a_clock_that_ticks_evenly_is_a_doubt(tmp_path: Path) -> None:
+    """Of random numbers some are close. The clock is that of a camera, with some jitter."""
+    chance = random.Random(0)
+    times = [812_345_678 + 33_366_700 * at + chance.randrange(4_000_000) for at in range(200)]
+    assert "have numbers at even distances" in make_drawn(tmp_path, times)
+    for path in tmp_path.rglob("*.jpg"):
+        path.rename(path.with_name(f"{812_345_678 + chance.randrange(200 * 33_366_700)}.jpg"))
+    assert catalog(tmp_path).verdict.line.startswith("redirecting")
+
+
+def test_every_third_frame_is_a_doubt(tmp_path: Path) -> None:
+    """The classes are too many for one of them to show the step as its commonest difference."""
+    chance = random.Random(0)
+    places = [f"{split}/word{cls}" for split in ("train", "test") for cls in "abcdefghijklmno"]
+    make(tmp_path, *(f"{chance.choice(places)}/{3 * at}.jpg" for at in range(600)))
+    line = catalog(tmp_path).verdict.line
+    assert line.startswith("not redirecting"), line
+    assert "have numbers at even distances" in line
+
+
+def offset(chance: random.Random, by: int, lost: float) -> tuple[list[int], list[int]]:
+    numbers = chance.sample(range(50_000), 300)
+    ones, others = ([number for number in numbers if chance.random() >= lost] for _ in range(2))
+    return ones, [number + by for number in others]
+
+
+@pytest.mark.parametrize("lost", [0, 0.1, 0.25])
+def test_parts_whose_numbers_have_a_distance_are_a_doubt_though_some_are_lost(tmp_path: Path, lost: float) -> None:
+    chance = random.Random(0)
+    for split in ("train", "test"):
+        one, other = offset(chance, 50_000, lost)
+        make(tmp_path, *(f"{split}/photo/{number}.jpg" for number in one))
+        make(tmp_path, *(f"{split}/sketch/{number}.jpg" for number in other))
+    assert "may be parts of one sample" in catalog(tmp_path).verdict.line
+
+
+def test_parts_in_one_class_are_a_doubt(tmp_path: Path) -> None:
+    """Before and after, or left and right."""
+    chance = random.Random(0)
+    for split in ("train", "test"):
+        for name in ("crack", "dent"):
+            one, other = offset(chance, 25_000, 0.1)
+            make(tmp_path, *(f"{split}/{name}/{number}.jpg" for number in {*one, *other}))
+    assert "may be parts of one sample (many numbers have another one" in catalog(tmp_path).verdict.line
+
+
+@pytest.mark.parametrize("draw", [str, lambda each: each.hex.upper()])
+def test_a_uuid_written_in_two_ways_is_one(tmp_path: Path, draw: Callable[[uuid.UUID], str]) -> None:
+    chance = random.Random(0)
+    for split in ("train", "test"):
+        for _ in range(40):
+            each = uuid.UUID(int=chance.getrandbits(128), version=4)
+            make(tmp_path, f"{split}/photo/{each.hex}.jpg", f"{split}/sketch/{draw(each)}.jpg")
+    assert "may be parts of one sample (two directories share numbers" in catalog(tmp_path).verdict.line
 
 
 @pytest.mark.parametrize("digits", [6, 8, 9, 12])

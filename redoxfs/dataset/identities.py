@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from redoxfs.arrays import distinct
 from redoxfs.dataset.errors import show
 from redoxfs.dataset.mirrors import SCATTER
-from redoxfs.dataset.randomness import Identities, Told, counted, shared
+from redoxfs.dataset.randomness import Identities, Told, apart, counted, shared
 from redoxfs.dataset.scene import STEM, Against
 from redoxfs.dataset.stems import DIGIT, LOWER, PIECE_BYTES, UPPER, bytes_in, texts_of
 from redoxfs.dataset.tree import Tree
@@ -35,15 +35,32 @@ RANDOM_MIN_BYTES = 6
 EXAMPLES_MAX = 100_000
 ROBOFLOW_BYTES = 36
 # At most these shares of the characters of a random text are digits, small letters, capitals: base 32 has a third of
-# digits, base 62 less than half of small letters.
+# digits, base 62 less than half of small letters. Hexadecimal text has ten digits and six letters.
 KIND_SHARES = (0.34, 0.55, 0.55)
+HEX_SHARES = (0.63, 0.38, 0.38)
 # What has a chance of less than 1 in 10**6 is no accident; among thousands of classes, of less than 1 in 10**9.
 CHANCE, MANY_CLASSES = 6.0, 3.0
 
-_HEX, _LINK = bytes_in(b"0123456789abcdefABCDEF"), bytes_in(b"-_")
+_HEX, _LINK, _POINT = bytes_in(b"0123456789abcdefABCDEF"), bytes_in(b"-_"), bytes_in(b".,p")
 # What Roboflow adds to each name of a class, and names of Flickr: a number, a secret and perhaps a size.
 _ROBOFLOW = re.compile(rb".+\.rf\.[0-9a-fA-F]{32}", re.DOTALL)
-_FLICKR = re.compile(rb"\d{6,}_[0-9a-fA-F]{10}(?:_[a-z])?")
+_FLICKR = re.compile(rb"(\d{6,11})_([0-9a-fA-F]{10})(?:_(?:[bcfhklmnoqstwz]|[3-6]k?))?")
+_DATE = re.compile(rb"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])")
+# Words before a number, perhaps with another one between, and behind it: score_0_, mK.
+_BEFORE, _BEHIND = re.compile(rb"([A-Za-z]+)[-_. =\d]*$"), re.compile(rb"[-_ ]?([A-Za-z]+)")
+_LAST_WORD = re.compile(rb"[A-Z][a-z]+$")
+# What numbers are of that are values or have an order. Of one letter, only directly behind a number.
+_UNITS = frozenset(b"a c g h k m n s v w".split())
+_VALUES = frozenset(
+    (
+        b"frame frames frm slice slices page pages tile tiles step steps iter time timestamp sec secs msec usec min"
+        b" hour day days month months year years age angle deg degree degrees azimuth elevation yaw pitch roll rot"
+        b" rotation temp temperature kelvin celsius price cost cents usd eur score rating prob confidence dist"
+        b" distance depth height width length alt altitude lat latitude lon lng longitude speed velocity kmh mph"
+        b" steer steering throttle weight load force pressure count offset phase noise sigma snr kg mg km mm cm nm um"
+        b" ms us ns mv ma hz khz db bpm mk pct percent area"
+    ).split()
+)
 
 
 def told(tree: Tree, entries: NDArray[np.int64], *, known: bool) -> Told | None:
@@ -64,7 +81,7 @@ def told(tree: Tree, entries: NDArray[np.int64], *, known: bool) -> Told | None:
         np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("entry", "key", "value")
     )
     ids = Identities(entry, _by_directory(tree, entry)[1], key, value)
-    return shared(ids) or counted(ids)
+    return shared(ids) or counted(ids) or apart(ids)
 
 
 def _by_directory(tree: Tree, entries: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -141,16 +158,27 @@ def _read(tree: Tree, entries: NDArray[np.int64]) -> Identities | Told:
     start, end = start + first, start + first + size
     for number in np.flatnonzero(kind == 0).tolist():
         # Few classes come here that are not Flickr's, and those end it.
-        if not all(_FLICKR.fullmatch(of(row)) for row in rows_of[number].tolist()):
+        if not _are_of_flickr([of(row) for row in rows_of[number].tolist()]):
             unlike = _unlike(tree, entries, rows_of[number])
             varying = show(_varying(*map(of, unlike)))
             what = f"has more in its name than an identity ({varying})"
             return Told((int(entries[unlike[0]]),), what, f"use {varying} in", Against.ANY)
+    for number in np.flatnonzero(kind == 1).tolist():
+        row = int(at[number])
+        stem, begin = left[row].tobytes().rstrip(b"\0"), int(head[number])
+        word = _value_word(stem[:begin], stem[begin + int(size[row]) :])
+        if word:
+            what = f"has a number that may be a value or an order ({show(word)})"
+            return Told((int(entries[row]),), what, "use the number of", Against.ANY)
     integer = (kind == 1)[group]
+    hexadecimal = (kind == 2)[group]
     value = np.where(integer, 0, -1)
     key = np.zeros(len(entries), np.uint64)
     for column in range(width):
         here, byte = inside[:, column], left[:, column]
+        # Hexadecimal text is the same in capitals, and a UUID without its dashes.
+        here = here & ~(hexadecimal & (byte == ord("-")))
+        byte = np.where(hexadecimal & UPPER[byte], byte + np.uint8(32), byte)
         key = np.where(here, (key + byte.astype(np.uint64) + np.uint64(1)) * SCATTER, key)
         value = np.where(here & integer, value * 10 + byte - 48, value)
     key = np.where(integer, value.astype(np.uint64), key ^ (key >> np.uint64(29)))
@@ -170,12 +198,36 @@ def _read(tree: Tree, entries: NDArray[np.int64]) -> Identities | Told:
             two = np.flatnonzero(texts)[[*halved]]
             what = "share half of their names, as files of one speaker or one video do"
             return Told((int(entries[two[0]]), int(entries[two[1]])), what, "use a part of", Against.ANY)
-        random = np.flatnonzero((kind == 3)[group])
-        divided = _divided_text(left[random], inside[random], group[random])
-        if divided is not None:
-            what = "has letters and digits at fixed places of its name, as a size, a time or a plate has"
-            return Told((int(entries[random[divided]]),), what, "use a part of", Against.ANY)
+        for of_kind, shares in ((2, HEX_SHARES), (3, KIND_SHARES)):
+            rows = np.flatnonzero((kind == of_kind)[group])
+            divided = _divided_text(left[rows], inside[rows], group[rows], shares)
+            if divided is not None:
+                what = "has letters and digits at fixed places of its name, as a size, a time or a plate has"
+                return Told((int(entries[rows[divided]]),), what, "use a part of", Against.ANY)
     return Identities(entries, group, key, value)
+
+
+def _are_of_flickr(names: list[bytes]) -> bool:
+    """Whether names are numbers of photos with their secrets, and not two fields that look so."""
+    found = [_FLICKR.fullmatch(name) for name in names]
+    # A secret has a letter, but for one in a hundred.
+    by_chance = HEX_SHARES[0] ** 10 * len(names)
+    return (
+        all(found)
+        and len({match[1] for match in found if match}) == len(names)
+        and sum(match[2].isdigit() for match in found if match) <= by_chance + 5 * by_chance**0.5 + 1
+        and not (len(names) > CHANCE and all(_DATE.match(name) for name in names))
+    )
+
+
+def _value_word(before: bytes, behind: bytes) -> bytes:
+    """The word beside a number that says that it is a value or has an order; b"" if there is none."""
+    if behind[:1].lower() in _UNITS and not behind[1:2].isalpha():
+        return behind[:1]
+    words = [match[1] for match in (_BEFORE.search(before), _BEHIND.match(behind)) if match]
+    # Of catFrame12, too.
+    words += [match[0] for match in map(_LAST_WORD.search, words) if match]
+    return next((word for word in words if word.lower() in _VALUES), b"")
 
 
 def _alike(rows: NDArray[np.uint8], at: NDArray[np.int64], group: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -205,11 +257,11 @@ def _kinds(
     digits, hexes, lower, upper, links = map(count, (DIGIT, _HEX, LOWER, UPPER, _LINK))
     dashes = ((rows == ord("-")) & inside).sum(axis=1)
     fixed = np.maximum.reduceat(size, at) == np.minimum.reduceat(size, at)
-    # 0.53 is a measurement.
+    # 0.53 is a measurement, and so are 0,53 and 0p53.
     row, padded = np.arange(len(rows)), np.pad(rows, ((0, 0), (2, 2)))
     before2, before = padded[row, first], padded[row, first + 1]
     after, after2 = padded[row, first + size + 2], padded[row, first + size + 3]
-    decimal = ((before == ord(".")) & DIGIT[before2]) | ((after == ord(".")) & DIGIT[after2])
+    decimal = (_POINT[before] & DIGIT[before2]) | (_POINT[after] & DIGIT[after2])
     integer = all_of((size > 0) & (digits == size) & (size <= DIGITS_MAX) & ~decimal)
     hexadecimal = all_of((hexes == size) & (size >= HEX_MIN_BYTES))
     uuid = all_of((hexes + dashes == size) & (size >= 30) & (dashes == 4))
@@ -249,11 +301,16 @@ def _uneven_text(rows: NDArray[np.uint8], inside: NDArray[np.bool_], group: NDAr
     return None
 
 
-def _divided_text(rows: NDArray[np.uint8], inside: NDArray[np.bool_], group: NDArray[np.int64]) -> int | None:
+def _divided_text(
+    rows: NDArray[np.uint8], inside: NDArray[np.bool_], group: NDArray[np.int64], shares: tuple[float, float, float]
+) -> int | None:
     """A row of random texts in which digits, small letters or capitals have places of their own, or None.
 
-    So do fields: 640x480, S012T345, AB12CDE. In random text each kind of character may stand in each place. Classes
-    with texts of one length are judged together, and one by one.
+    So do fields: 640x480, S012T345, AB12CDE. In random text each kind of character may stand in each place. A place
+    that is alike in all names says nothing. Classes with texts of one length are judged together, and one by one.
+
+    Args:
+        shares: of the kinds of characters, at most.
     """
     size = inside.sum(axis=1)
     for length in distinct(size).tolist():
@@ -261,14 +318,18 @@ def _divided_text(rows: NDArray[np.uint8], inside: NDArray[np.bool_], group: NDA
         text = rows[of][inside[of]].reshape(len(of), length)
         kinds = np.stack([table[text] for table in (DIGIT, LOWER, UPPER)])
         both_cases = bool(kinds[1].any() and kinds[2].any())
-        # The chance that a place has one kind in n names is KIND_SHARES ** n.
-        weight = -np.log10(np.where([True, both_cases, both_cases], KIND_SHARES, 1.0))
+        if not kinds[1:].any():
+            # A number that is longer than those that are judged as numbers.
+            continue
+        # The chance that a place has one kind in n names is shares ** n.
+        weight = -np.log10(np.where([True, both_cases, both_cases], shares, 1.0))
         # Any of the kinds, or several, may be what a place has.
         bound = CHANCE + length * np.log10(4)
         at = np.flatnonzero(np.diff(group[of], prepend=-1))
         names = np.diff(np.append(at, len(of)))
         for first, count in ((np.array([0]), np.array([len(of)])), (at, names)):
-            pure = np.logical_and.reduceat(kinds, first, axis=1).sum(axis=2)
+            varies = ~np.logical_and.reduceat(text == text[np.repeat(first, count)], first, axis=0)
+            pure = (np.logical_and.reduceat(kinds, first, axis=1) & varies).sum(axis=2)
             bad = np.flatnonzero(count * (weight @ pure) > bound)
             if len(bad):
                 return int(of[first[bad[0]]])

@@ -1,6 +1,7 @@
 """Whether identities look as if they were drawn at random, or say something by themselves (see identities).
 
 - `shared`: do two classes share identities, or differences of them? So do the two sides of a pair.
+- `apart`: have many numbers a partner at one distance?
 - `counted`: do the integers of a class count, are they times, do they come in bursts, or have digits that are not
   random?
 
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from redoxfs.arrays import distinct, is_in
+from redoxfs.arrays import distinct
 from redoxfs.dataset.mirrors import MIRRORED_SHARE, SCATTER
 from redoxfs.dataset.scene import Against
 
@@ -33,15 +34,28 @@ TWINS_MIN = 3
 PARTS_OF_RANGE = 64
 # Differences in a row that identify a series. Two classes with such a series in common are offset copies.
 WINDOW = 8
+# Of so many numbers of a class, these shares have a partner at the same distance in a class of pairs, though some are
+# lost. Each is compared with all numbers of a class, so only classes of trees that are no larger are judged.
+OFFSETS_OF, OFFSET_SHARE, OFFSET_CLASSES_MAX, OFFSET_FILES_MAX = 32, 0.25, 8, 10_000
+# As many differences on either side of a distance show how many pairs have it by chance.
+OFFSETS_AROUND = 50
+# Fewer partners are chance. So are less than as many standard deviations.
+PARTNERS_MIN = 7
 # Of the differences of random numbers, 14 % are below this share of the mean. In bursts most are.
 BURST_SHARE = 0.15
 BURST_MIN_FILES = 40
 # Chi-squared of ten digits is 9 on average, and exceeds this once in 10**7. Real ids are a little uneven.
 ODD_CHI = 50
 ODD_SHARE = 0.15
+# Of evenly spaced numbers none is so near to the next.
+EVEN_MIN_GAP, EVEN_CHANCE = 20, 1e-6
+# So many numbers with a common step are no chance.
+STEPS_MIN = 30
 # At most these shares of the numbers in a range look like dates, times of a day, and times since 1970: of those up to
 # 240,000, a third has minutes and seconds below 60.
 DATES_SHARE, CLOCK_SHARE, SECONDS_SHARE = 0.05, 0.4, 0.1
+# Steps of 100 ns since the year 1, in 1965 to 2060.
+TICKS_MIN, TICKS_MAX = 62 * 10**16, 65 * 10**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +129,8 @@ def counted(ids: Identities) -> Told | None:
     burst = (count >= BURST_MIN_FILES) & ~stepped & (close > 0.5 * count)
     if len(gaps) >= BURST_MIN_FILES and close.sum() > 0.4 * len(gaps):
         burst |= close == close.max()
+    if _is_even(value) or _has_steps(value, gaps):
+        return named(size > 1, "have numbers at even distances, as those of an order or a clock", "use the order of")
     odd = _odd_digits(value, group, reach)
     return named(burst, "have numbers that come in bursts, as times do", "use the numbers of") or named(
         odd, "have numbers whose digits are not random, as measurements do", "use the numbers of"
@@ -134,14 +150,33 @@ def _times(value: NDArray[np.int64], group: NDArray[np.int64], size: NDArray[np.
     clock = value % 10 ** np.maximum(length - 8, 0) // 10 ** np.maximum(length - 12, 0)
     dates &= (length < 12) | ((clock < 2400) & (clock % 100 < 60))
     short = (longest == 6)[group]
+    width = longest[group]
+
+    def leading(digits: int) -> NDArray[np.int64]:
+        """Of numbers that are written with zeros in front."""
+        found: NDArray[np.int64] = value // 10 ** np.maximum(width - digits, 0)
+        return found
+
+    eight, six = leading(8), leading(6)
+    day_of_year = leading(7) % 1000
     forms = (
         (DATES_SHARE, dates),
         (DATES_SHARE, _is_date(value % 10_000, value // 10_000 % 100, value // 10**6) & (longest == 8)[group]),
         (DATES_SHARE, _is_date(value % 10_000, value // 10**6, value // 10_000 % 100) & (longest == 8)[group]),
         (DATES_SHARE, _is_date(2000 + value // 10_000, value // 100 % 100, value % 100) & short),
         *((CLOCK_SHARE, _is_clock(value // 10**part) & (longest == 6 + part)[group]) for part in (0, 2, 3, 6)),
-        # 1.0 to 2.0 billion seconds since 1970: 2001 to 2033. Also in milliseconds and microseconds.
-        (SECONDS_SHARE, is_in(length, np.array([10, 13, 16])) & (value // 10 ** np.maximum(length - 1, 0) == 1)),
+        # 1.0 to 2.0 billion seconds since 1970: 2001 to 2033. Also in parts of a second, or with a number behind them.
+        (SECONDS_SHARE, (length >= 10) & (value // 10 ** np.maximum(length - 1, 0) == 1)),
+        (SECONDS_SHARE, (value >= TICKS_MIN) & (value < TICKS_MAX)),
+        # A day or a year, and a number of that day or year.
+        (DATES_SHARE, _is_date(eight // 10_000, eight // 100 % 100, eight % 100) & (width > 8)),
+        (DATES_SHARE, _is_date(eight % 10_000, eight // 10_000 % 100, eight // 10**6) & (width > 8)),
+        (DATES_SHARE, _is_date(eight % 10_000, eight // 10**6, eight // 10_000 % 100) & (width > 8)),
+        (DATES_SHARE, _is_date(2000 + six // 10_000, six // 100 % 100, six % 100) & (width > 8)),
+        (DATES_SHARE, _is_year(leading(7) // 1000) & (day_of_year > 0) & (day_of_year <= 366) & (width > 6)),
+        (DATES_SHARE, _is_year(leading(4)) & (width > 7)),
+        # 0829154530: a day of any year, and a time.
+        (DATES_SHARE, _is_date(2000, value // 10**8, value // 10**6 % 100) & _is_clock(value % 10**6) & (width == 10)),
     )
     for share, form in forms:
         whole: NDArray[np.bool_] = np.bincount(group[~form], minlength=groups) == 0
@@ -153,8 +188,13 @@ def _times(value: NDArray[np.int64], group: NDArray[np.int64], size: NDArray[np.
     return np.zeros(groups, bool)
 
 
-def _is_date(year: NDArray[np.int64], month: NDArray[np.int64], day: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _is_date(year: NDArray[np.int64] | int, month: NDArray[np.int64], day: NDArray[np.int64]) -> NDArray[np.bool_]:
     found: NDArray[np.bool_] = (year >= 1900) & (year < 2100) & (month > 0) & (month <= 12) & (day > 0) & (day <= 31)
+    return found
+
+
+def _is_year(value: NDArray[np.int64]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = (value >= 1950) & (value <= 2035)
     return found
 
 
@@ -180,6 +220,21 @@ def _runs_on(low: NDArray[np.int64], high: NDArray[np.int64], size: NDArray[np.i
     low, high, size = low[order], high[order], size[order]
     together = size.sum() >= DENSE * (high[-1] - low[0] + 1)
     return bool(len(low) > 1 and together and (low[1:] > high[:-1]).all() and len(distinct(size)) > 1)
+
+
+def _is_even(value: NDArray[np.int64]) -> bool:
+    """Whether numbers keep a distance, as times of a camera do: no two are as near as some of random numbers are."""
+    gaps = np.diff(np.sort(value))
+    mean = (value.max() - value.min()) / max(len(gaps), 1)
+    apart = bool((gaps >= BURST_SHARE * mean).all())
+    return apart and mean >= EVEN_MIN_GAP and (1 - BURST_SHARE) ** len(gaps) < EVEN_CHANCE
+
+
+def _has_steps(value: NDArray[np.int64], gaps: NDArray[np.int64]) -> bool:
+    """Whether numbers are multiples of a step from the first on, and lie close: every third frame of a video."""
+    step = int(np.gcd.reduce(gaps))
+    near = len(value) * step > (value.max() - value.min()) / 2
+    return step > 1 and len(gaps) > STEPS_MIN and bool(near)
 
 
 def _odd_digits(value: NDArray[np.int64], group: NDArray[np.int64], reach: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -211,8 +266,12 @@ def shared(ids: Identities) -> Told | None:
     pair = _shared_keys(ids) or _shared_series(ids)
     if pair is None:
         return None
-    one, other = sorted(int(ids.entry[row]) for row in pair)
     what = "may be parts of one sample (two directories share numbers, or their differences)"
+    return _pair(ids, pair, what)
+
+
+def _pair(ids: Identities, rows: tuple[int, int], what: str) -> Told:
+    one, other = sorted(int(ids.entry[row]) for row in rows)
     return Told((one, other), what, "pair", Against.ANY)
 
 
@@ -343,3 +402,37 @@ def _shared_series(ids: Identities) -> tuple[int, int] | None:
     windows = np.bincount(group[taken])
     bad = np.flatnonzero(shared >= 0.1 * np.minimum(windows[group[one]], windows[group[other]]))
     return (int(rows[one[bad[0]]]), int(rows[other[bad[0]]])) if len(bad) else None
+
+
+def apart(ids: Identities) -> Told | None:
+    """One class or two, many of whose numbers have partners at one distance.
+
+    `shared` finds the classes of complete pairs, however large. Here partners may be lost.
+    """
+    rows = np.flatnonzero(ids.value >= 0)
+    rows = rows[np.lexsort((ids.value[rows], ids.group[rows]))]
+    classes = np.split(rows, np.flatnonzero(np.diff(ids.group[rows])) + 1)
+    if len(classes) > OFFSET_CLASSES_MAX:
+        return None
+    what = "may be parts of one sample (many numbers have another one at the same distance)"
+    few = [each for each in classes if PARTNERS_MIN <= len(each) <= OFFSET_FILES_MAX]
+    for number, one in enumerate(few):
+        some = one[:: -(-len(one) // OFFSETS_OF)]
+        for other in few[number:]:
+            found = _common_distance(ids.value[some], ids.value[other])
+            if found is not None:
+                return _pair(ids, (int(some[found[0]]), int(other[found[1]])), what)
+    return None
+
+
+def _common_distance(some: NDArray[np.int64], values: NDArray[np.int64]) -> tuple[int, int] | None:
+    """A number of either, at a distance that many of ``some`` have to one of ``values``; or None."""
+    distances = values[None, :] - some[:, None]
+    known, times = np.unique(distances[distances != 0], return_counts=True)
+    for at in np.flatnonzero(times >= max(OFFSET_SHARE * len(some), PARTNERS_MIN)).tolist():
+        around = slice(*np.searchsorted(known, (known[at] - OFFSETS_AROUND, known[at] + OFFSETS_AROUND + 1)))
+        chance = (int(times[around].sum()) - int(times[at])) / (2 * OFFSETS_AROUND)
+        if times[at] > chance + PARTNERS_MIN * (1 + math.sqrt(chance)):
+            one, other = np.argwhere(distances == known[at])[0].tolist()
+            return one, other
+    return None
