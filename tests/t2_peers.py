@@ -30,6 +30,7 @@ from stores import bytes_in_buffers
 from redoxfs.chunks.store import FileBytes, Payload, Stamp
 from redoxfs.native import Buffer
 from redoxfs.peers import Identity, JoinTimeoutError, Peers, Plaintext, RefusedError, Reply, View
+from redoxfs.peers.asking import ASKING_THREADS
 from redoxfs.peers.bounds import LAST_PEER_LAP, Bounds
 from redoxfs.peers.client import Client
 from redoxfs.peers.fields import PAYLOAD_TAG, split_payload, with_payload
@@ -242,6 +243,35 @@ class Losing(grpc.ServerInterceptor):
 class Lossy(Plaintext):
     def __init__(self, *interceptors: grpc.ServerInterceptor) -> None:
         self.interceptors = interceptors
+
+
+class ThreadLimit:
+    """As a limit of processes, for threads with a name that begins like ``names``: after ``most`` more none starts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]) -> None:
+        self._most: int | None = None
+        self.refused: list[str] = []
+        start = threading.Thread.start
+
+        def may_start(thread: threading.Thread) -> None:
+            if self._most is not None and thread.name.startswith(names):
+                if not self._most:
+                    self.refused.append(thread.name)
+                    raise RuntimeError("can't start new thread")
+                self._most -= 1
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", may_start)
+
+    def reach(self, most: int = 0) -> None:
+        self._most = most
+
+    def lift(self) -> None:
+        self._most = None
+
+
+THREAD_OF_GRPC = "Thread-"
+THREADS_OF_CLIENT = THREAD_OF_GRPC, "redoxfs-peers-probe", "redoxfs-peers-answers"
 
 
 def first(calls: int) -> Callable[[], bool]:
@@ -638,6 +668,34 @@ def say(channel: grpc.Channel, method: str, request: bytes) -> bytes:
     call: Any = channel.unary_unary(f"/{SERVICE}/{method}", None, None)
     reply: bytes = call(request, timeout=CALL_S)
     return reply
+
+
+async def test_a_node_without_threads_for_a_while_hears_of_its_peer_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redoxfs.peers.client.LONGEST_BEAT_S", 0.05)
+    limit = ThreadLimit(monkeypatch, THREADS_OF_CLIENT)
+    home, requester = FakeService({0: (file(b"zero"),)}), FakeService()
+    async with pair(home, requester) as (_, asking):
+        limit.reach()
+        # A Hello of each, and later ones.
+        await until_in_trio(lambda: len(limit.refused) > 4, limit.refused)
+        assert [name.startswith(THREAD_OF_GRPC) for name in limit.refused].count(True) == 2, "each costs a channel"
+        limit.lift()
+        asking.send(take(0, 1))
+        await requester.until(lambda: 0 in requester.got)
+
+
+@pytest.mark.parametrize("started", range(2 * ASKING_THREADS))
+async def test_a_message_whose_call_got_no_thread_is_asked_again(monkeypatch: pytest.MonkeyPatch, started: int) -> None:
+    """Of the threads that the look for room and the call start, so many do."""
+    home, requester = FakeService({0: (file(b"zero"),)}), FakeService()
+    async with pair(home, requester) as (_, asking):
+        limit = ThreadLimit(monkeypatch, THREADS_OF_CLIENT)
+        limit.reach(started)
+        asking.send(take(0, 1))
+        assert limit.refused
+        limit.lift()
+        await requester.until(lambda: 0 in requester.got)
+        assert (home.handled, asking.stats()["retries"]) == ([0], 1)
 
 
 async def test_a_failed_handler_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:

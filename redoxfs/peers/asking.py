@@ -16,6 +16,9 @@ from redoxfs.peers.failures import RefusalError
 from redoxfs.peers.translation import replied
 from redoxfs.peers.v1 import peers_pb2 as pb
 
+ASKING_THREADS = 3
+"""Those that a call starts: gRPC's for the channel, gRPC's that sends, and the one that reads replies."""
+
 CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -47,7 +50,11 @@ class Asking:
         self._call = method(iter(self._requests.get, None))
         if not self._call.add_callback(self._ended):
             self._ended()
-        threading.Thread(target=self._receive, name="redoxfs-peers-answers", daemon=True).start()
+        try:
+            threading.Thread(target=self._receive, name="redoxfs-peers-answers", daemon=True).start()
+        except RuntimeError:
+            self._call.cancel()
+            raise
 
     @property
     def waits(self) -> bool:
@@ -100,3 +107,17 @@ class Asking:
             self._bridge.post(asked.arrived, asked.read(reply, payload), len(data))
         except Exception as error:
             self._bridge.post(asked.arrived, error, 0)
+
+
+def check_threads(count: int) -> None:
+    """Raise RuntimeError unless so many threads can be started now."""
+    over = threading.Event()
+    probes = [threading.Thread(target=over.wait, name="redoxfs-peers-probe", daemon=True) for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.start()
+    finally:
+        over.set()
+        for probe in probes:
+            if probe.ident is not None:
+                probe.join()

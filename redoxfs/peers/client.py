@@ -4,6 +4,7 @@ Everything runs in the trio task, except that other threads read replies: they c
 the task only learns that they have arrived. All messages go by one call, and after any failure again by the next one.
 """
 
+import ctypes
 import errno
 import logging
 import random
@@ -21,7 +22,7 @@ import trio
 
 from redoxfs.chunks.store import Payload
 from redoxfs.native import Histogram
-from redoxfs.peers.asking import Asked, Asking
+from redoxfs.peers.asking import ASKING_THREADS, Asked, Asking, check_threads
 from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.bridge import Bridge
 from redoxfs.peers.channel import one_line
@@ -109,6 +110,7 @@ class Client:
     """One peer.
 
     Args:
+        channel: makes a channel to the peer.
         address: for messages to users.
         introduction: describes this node.
         met: called with the reply to each Hello; returns whether the two nodes go together.
@@ -125,7 +127,7 @@ class Client:
         self,
         service: PeerService,
         bridge: Bridge,
-        channel: grpc.Channel,
+        channel: Callable[[], grpc.Channel],
         address: str,
         introduction: pb.Introduction,
         *,
@@ -140,7 +142,7 @@ class Client:
     ) -> None:
         self._service = service
         self._bridge = bridge
-        self._channel = channel
+        self._new_channel = channel
         self.address = address
         self._introduction = introduction
         self._caller = pb.Caller(node=introduction.node, incarnation=introduction.incarnation, view=introduction.view)
@@ -154,11 +156,10 @@ class Client:
         self._malformed = 0
         self._heard_s = trio.current_time()
         self._max_answer_bytes = max_answer_bytes
-        self._methods: dict[str, Any] = {
-            name: channel.unary_unary(f"/{SERVICE}/{name}", None, None)
-            for name in ("Hello", "Part", "Follow", "Turns", "Reread")
-        }
-        self._ask_method: Any = channel.stream_stream(f"/{SERVICE}/Ask", None, None)
+        self._channel: grpc.Channel
+        self._methods: dict[str, Any]
+        self._ask_method: Any
+        self._connect()
         self._asking: Asking | None = None
         # The last reply to a message, or the first message that waits.
         self._answered_s = 0.0
@@ -224,7 +225,8 @@ class Client:
     def close(self) -> None:
         """Make no more calls. Samples that have not arrived get an error."""
         self._closed = True
-        self._channel.close()
+        if self._is_usable:
+            self._channel.close()
         for incoming in list(self._incoming):
             self._give_up(incoming, "this node ends")
         self._give_up_rereads()
@@ -263,6 +265,38 @@ class Client:
                 with suppress(AgainError), trio.move_on_after(max(beat_s, self._silence_s / 2)):
                     await self._greet()
 
+    # The channel
+
+    def _connect(self) -> None:
+        channel = self._channel = self._new_channel()
+        self._is_usable = True
+        self._methods = {
+            name: channel.unary_unary(f"/{SERVICE}/{name}", None, None)
+            for name in ("Hello", "Part", "Follow", "Turns", "Reread")
+        }
+        self._ask_method = channel.stream_stream(f"/{SERVICE}/Ask", None, None)
+
+    def _begun(self, begin: Callable[[], T], threads: int = 0) -> T:
+        """What ``begin`` returns, which has gRPC begin a call. Not before ``threads`` can be started.
+
+        Raises AgainError: no thread can be started.
+        """
+        try:
+            # Each channel that is given up costs memory and a connection.
+            check_threads(threads if self._is_usable else max(1, threads))
+            if not self._is_usable:
+                self._connect()
+        except RuntimeError as error:
+            raise AgainError(str(error)) from error
+        try:
+            return begin()
+        except RuntimeError as error:
+            # gRPC takes its thread of this channel for started, and starts none for later calls either. To close the
+            # channel would wait for that thread, and so would Python when it frees the channel: it is never freed.
+            self._is_usable = False
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._channel))
+            raise AgainError(str(error)) from error
+
     # One call
 
     async def _call(self, method: str, request: bytes, timeout_s: float, read: Callable[[bytes], T]) -> T:
@@ -294,7 +328,7 @@ class Client:
             self._note_reply(errors[0] if errors else None, size)
             done.set()
 
-        call = self._methods[method].future(request, timeout=timeout_s)
+        call = self._begun(lambda: self._methods[method].future(request, timeout=timeout_s))
         call.add_done_callback(finish)
         try:
             await done.wait()
@@ -379,7 +413,11 @@ class Client:
         if self._closed:
             return
         if self._asking is None or self._asking.is_over:
-            self._asking = Asking(self._ask_method, self._bridge)
+            try:
+                self._asking = self._begun(lambda: Asking(self._ask_method, self._bridge), ASKING_THREADS)
+            except AgainError as error:
+                self._spawn(self._ask_again, incoming, error)
+                return
         if not self._asking.waits:
             self._answered_s = trio.current_time()
         message = incoming.message

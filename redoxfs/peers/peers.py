@@ -200,7 +200,7 @@ class Peers:
                 client = self._clients[node] = Client(
                     self._service,
                     self._bridge,
-                    self._transport.channel(address),
+                    partial(self._transport.channel, address),
                     address,
                     self._introduction,
                     met=partial(self._met, node),
