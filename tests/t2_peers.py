@@ -32,7 +32,7 @@ from redoxfs.native import Buffer
 from redoxfs.peers import Identity, JoinTimeoutError, Peers, Plaintext, RefusedError, Reply, View
 from redoxfs.peers.asking import ASKING_THREADS
 from redoxfs.peers.bounds import LAST_PEER_LAP, Bounds
-from redoxfs.peers.client import Client
+from redoxfs.peers.client import PARTS_AT_ONCE, Client
 from redoxfs.peers.fields import PAYLOAD_TAG, split_payload, with_payload
 from redoxfs.peers.parts import PART_BYTES, Assembly, Cut, FileHead
 from redoxfs.peers.server import SERVICE
@@ -272,6 +272,7 @@ class ThreadLimit:
 
 THREAD_OF_GRPC = "Thread-"
 THREADS_OF_CLIENT = THREAD_OF_GRPC, "redoxfs-peers-probe", "redoxfs-peers-answers"
+THREADS_OF_SERVER = "redoxfs-peers_", "redoxfs-peers-messages"
 
 
 def first(calls: int) -> Callable[[], bool]:
@@ -696,6 +697,45 @@ async def test_a_message_whose_call_got_no_thread_is_asked_again(monkeypatch: py
         limit.lift()
         await requester.until(lambda: 0 in requester.got)
         assert (home.handled, asking.stats()["retries"]) == ([0], 1)
+
+
+async def test_a_home_without_new_threads_answers_with_those_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = ThreadLimit(monkeypatch, THREADS_OF_SERVER)
+    home, requester = FakeService({n: (file(b"%d" % n),) for n in range(20)}), FakeService()
+    async with pair(home, requester) as (_, asking):
+        limit.reach()
+        asking.send(take(0, 1))
+        await requester.until(lambda: 0 in requester.got)
+        home.gate = trio.Event()
+        sent_again: list[int] = []
+
+        async def reread(sample: int) -> None:
+            assert told(await asking.reread(0, sample)) == told(home.shelf[sample])
+            sent_again.append(sample)
+
+        async with trio.open_nursery() as nursery:
+            for sample in range(PARTS_AT_ONCE):
+                nursery.start_soon(reread, sample)
+            await until_in_trio(lambda: any(name.startswith("redoxfs-peers_") for name in limit.refused))
+            home.gate.set()
+        assert sorted(sent_again) == list(range(PARTS_AT_ONCE))
+        assert asking.stats()["retries"] == 0
+
+
+@pytest.mark.parametrize("names", [("redoxfs-peers-probe",), THREADS_OF_SERVER])
+async def test_a_start_without_threads_is_an_error_and_leaves_the_address(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    view = View(1, addresses(2))
+    limit = ThreadLimit(monkeypatch, names)
+    limit.reach()
+    with pytest.raises(OSError, match=f"cannot answer at {view.addresses[0]}: can't start") as refused:
+        async with running(view, 0, FakeService()):
+            pass
+    assert refused.value.errno == errno.EAGAIN
+    limit.lift()
+    async with running(view, 0, FakeService()) as at_home, running(view, 1, FakeService()) as asking:
+        await join_all(at_home, asking)
 
 
 async def test_a_failed_handler_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:

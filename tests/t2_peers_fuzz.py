@@ -198,6 +198,7 @@ async def door(host: Any, bounds: Bounds = BOUNDS, kept_bytes: int = MOST_BYTES)
             meet=lambda request: pb.HelloReply(callee=request.caller),
             spawn=lambda act, *words: bridge.post(nursery.start_soon, act, *words),
             threads=4,
+            least_threads=2,
             bounds=bounds,
             kept_bytes=kept_bytes,
         )

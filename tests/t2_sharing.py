@@ -17,6 +17,7 @@ from patience import PATIENCE_S, until_in_trio
 from ports import reserve
 from resuming_nodes import config_of
 from stores import NoKernel, opened_by, read_from
+from t2_peers import THREAD_OF_GRPC, THREADS_OF_SERVER, ThreadLimit
 
 from redoxfs.chunks import DirectoryStore, build_cells
 from redoxfs.chunks.store import FileBytes, Stamp
@@ -550,6 +551,24 @@ async def test_opens_wait_for_bytes_over_a_change_of_view(
         assert len(served) == PER_CLASS
         assert all(name.startswith("class0/") for name in served)
         assert member.node.counters.errors == 0
+
+
+async def test_a_node_that_gets_no_threads_for_another_view_serves_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = fill(tmp_path / "data")
+    limit = ThreadLimit(monkeypatch, (THREAD_OF_GRPC, *THREADS_OF_SERVER))
+    async with sharing([root, root], policy="pool") as (member, _):
+        nodes = json.dumps((await member.membership.view(b""))["nodes"]).encode()
+        limit.reach()
+        with pytest.raises(ValueError, match=r"can't start .*; this node continues without the others"):
+            await member.membership.view(nodes)
+        limit.lift()
+        assert member.membership.nodes == 1
+        await read_all([member])
+        # The address is free for the next view.
+        await member.membership.view(nodes)
+        assert member.membership.nodes == 2
 
 
 # Statistics

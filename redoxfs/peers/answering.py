@@ -21,6 +21,7 @@ class Answering:
     Args:
         take: returns the answer to a request. Raises to end the call.
         reply: returns an answer that is ready as bytes. Raises to end the call.
+        spare: carries out a function in a thread that there is already.
     """
 
     def __init__(
@@ -29,11 +30,13 @@ class Answering:
         requests: Iterator[bytes],
         take: Callable[[bytes], Outgoing],
         reply: Callable[[Outgoing], bytes],
+        spare: Callable[[Callable[[], None]], object],
     ) -> None:
         self._outbox = outbox
         self._requests = requests
         self._take = take
         self._reply = reply
+        self._spare = spare
         self._room = threading.Semaphore(TAKEN_AT_ONCE)
         # Answers that are ready, and why the call ends; None: without an error.
         self._ready: SimpleQueue[Outgoing | Exception | None] = SimpleQueue()
@@ -42,7 +45,10 @@ class Answering:
 
     def replies(self) -> Iterator[bytes]:
         """Called by gRPC's thread."""
-        threading.Thread(target=self._read, name="redoxfs-peers-messages", daemon=True).start()
+        try:
+            threading.Thread(target=self._read, name="redoxfs-peers-messages", daemon=True).start()
+        except RuntimeError:
+            self._spare(self._read)
         try:
             while (answer := self._ready.get()) is not None:
                 if isinstance(answer, Exception):

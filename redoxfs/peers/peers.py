@@ -190,6 +190,8 @@ class Peers:
             bounds=self._bounds,
             kept_bytes=self._max_answer_bytes,
             threads=threads_for(len(self._view.addresses) - 1),
+            # Two for the messages of each peer, and two for all else.
+            least_threads=2 * len(self._view.addresses),
         )
         started = trio.Event()
         trio.lowlevel.spawn_system_task(self._live, started)
@@ -525,8 +527,9 @@ class Peers:
 
 
 def threads_for(peers: int) -> int:
-    """The calls of so many peers that are handled at once. Those that carry messages last as long as the peers."""
-    return min(THREADS + peers, CALLS_AT_ONCE * max(1, peers))
+    """The calls of so many peers that are handled at once. Those that carry messages last as long as the peers, and
+    take two threads where none can be started."""
+    return min(THREADS, CALLS_AT_ONCE * max(1, peers)) + 2 * peers
 
 
 async def _guarded(act: Callable[..., Any], args: tuple[object, ...]) -> None:

@@ -8,8 +8,10 @@ keep the number of waiting threads below the number of threads.
 
 import errno
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -18,6 +20,7 @@ import trio
 from grpc_health.v1 import health, health_pb2
 
 from redoxfs.peers.answering import Answering
+from redoxfs.peers.asking import check_threads
 from redoxfs.peers.bounds import SIGNED, Bounds, check_below
 from redoxfs.peers.bridge import Bridge, ClosedError, keep, keep_error
 from redoxfs.peers.channel import SERVER_OPTIONS, Transport, one_line
@@ -50,6 +53,29 @@ Act = Callable[[T], Reply | Awaitable[Reply | None] | None]
 log = logging.getLogger(__name__)
 
 
+class _Pool(ThreadPoolExecutor):
+    """``least`` of its threads start at once, and calls for which no other can be started wait for one of them.
+
+    gRPC's thread that takes calls would end with an error of `submit`, and no call would be answered any more.
+
+    Raises RuntimeError if those cannot be started.
+    """
+
+    def __init__(self, most: int, least: int) -> None:
+        super().__init__(most, thread_name_prefix="redoxfs-peers")
+        together = threading.Barrier(least)
+        for _ in range(least):
+            self.submit(together.wait)
+        if len(self._threads) < least:
+            together.abort()
+            self.shutdown()
+            raise RuntimeError("can't start the threads that answer other nodes")
+
+    def _adjust_thread_count(self) -> None:
+        with suppress(RuntimeError):
+            super()._adjust_thread_count()
+
+
 class Server:
     """Answers the peers of one node, from `start` to `close`.
 
@@ -61,6 +87,7 @@ class Server:
         meet: called in the trio task with a caller's Hello; returns the reply.
         spawn: starts an async function; called in the trio task.
         threads: the number of calls that are handled at once.
+        least_threads: as many threads start with it, for a process that can start none later.
         bounds: refuse messages that are out of these.
         kept_bytes: limit for answers that were requested and not fetched; beyond it the oldest are dropped.
     """
@@ -78,6 +105,7 @@ class Server:
         meet: Callable[[pb.HelloRequest], pb.HelloReply],
         spawn: Callable[..., None],
         threads: int,
+        least_threads: int,
         bounds: Bounds,
         kept_bytes: int,
     ) -> None:
@@ -91,6 +119,7 @@ class Server:
         self._meet = meet
         self._spawn = spawn
         self._threads = threads
+        self._least_threads = least_threads
         self._bounds = bounds
         self._transport: Transport
         self._traces = TraceAssembly(bounds.samples)
@@ -104,9 +133,15 @@ class Server:
         self._rereads = Outbox(lambda reply: bridge.post(service.release, reply), REREAD_BYTES)
 
     def start(self, transport: Transport, address: str) -> None:
-        """Answer at ``address``. Raises OSError if this node cannot listen there."""
+        """Answer at ``address``. Raises OSError if this node cannot listen there, or cannot start threads."""
         self._transport = transport
-        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="redoxfs-peers")
+        try:
+            self._start(transport, address)
+        except RuntimeError as error:
+            raise OSError(errno.EAGAIN, f"cannot answer at {address}: {error}") from error
+
+    def _start(self, transport: Transport, address: str) -> None:
+        pool = self._pool = _Pool(self._threads, self._least_threads)
         server = grpc.server(
             pool,
             options=SERVER_OPTIONS,
@@ -132,13 +167,15 @@ class Server:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(HEALTH_SERVICE, check),))
         self.set_health(ready=False)
         try:
+            # A server of gRPC that gets no thread keeps the address.
+            check_threads(1)
             transport.listen(server, address)
+            server.start()
         except BaseException:
             server.stop(None)
             pool.shutdown()
             raise
-        server.start()
-        self._pool, self._server = pool, server
+        self._server = server
 
     def set_health(self, *, ready: bool) -> None:
         """Set the answer of the standard health service."""
@@ -175,8 +212,13 @@ class Server:
         return self._in_node(context, self._meet, request).SerializeToString()
 
     def _ask(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        assert self._pool is not None
         answering = Answering(
-            self.outbox, requests, partial(self._take, context=context), partial(self._reply, context=context)
+            self.outbox,
+            requests,
+            partial(self._take, context=context),
+            partial(self._reply, context=context),
+            self._pool.submit,
         )
         context.add_callback(answering.end)
         return answering.replies()
