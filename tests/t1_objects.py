@@ -545,6 +545,31 @@ def test_a_large_file_is_a_few_requests_and_its_bytes_are_kept_once(tmp_path: Pa
         assert Buffer.total_bytes() - before == len(content)
 
 
+def test_parts_of_a_large_file_are_as_many_at_once_as_the_line_carries_in_time(server: Server, tmp_path: Path) -> None:
+    """Otherwise each would take as long as the whole file, and none would come before its deadline."""
+
+    class Impatient(FarClient):
+        longest_s = 0.0
+
+        async def get(self, name: str, begin: int, end: int, version: Version) -> None:
+            began_s = asyncio.get_running_loop().time()
+            await super().get(name, begin, end, version)
+            self.longest_s = max(self.longest_s, asyncio.get_running_loop().time() - began_s)
+
+    bytes_per_s, timeout_s = 12e6, 8.0
+    client: Any = Impatient(0.01, bytes_per_s)
+    fetched = fetch(client_of(server), tmp_path)
+    store = Objects(client_of(server).address, fetched.versions, None).store(
+        load(fetched), StorageSpeed(0.01, bytes_per_s), memory_bytes=1 << 30, timeout_s=timeout_s
+    )
+    assert isinstance(store, ObjectStore)
+    store._client = client
+    client.run(store.fetch(0, 0, 8 * PART_BYTES))
+    assert client.size == 8 * PART_BYTES
+    # An attempt is given half of the time.
+    assert client.longest_s < timeout_s / 2
+
+
 def test_a_version_by_a_weak_tag_is_compared_here(server: Server) -> None:
     client = client_of(server)
     version = client.run(client.head("manifest.json"))

@@ -10,6 +10,7 @@ A file whose checksum is wrong is requested once more by itself. A request that 
 (`client`); then each file of the sweep is an error in its place, with the same text.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,8 @@ class ObjectStore(ShardedStore):
         self._client = client
         self._versions = versions
         self.most_held_bytes = most_held_bytes
+        # More parts of a large file would share the line, and each would be cut at its deadline.
+        self._parts = asyncio.Semaphore(max(1, most_held_bytes // PART_BYTES))
 
     def stats(self) -> dict[str, int]:
         """Its part of `objects` in stats.json."""
@@ -117,7 +120,12 @@ class ObjectStore(ShardedStore):
         # The smallest number of equal parts: none is tiny.
         parts = -(-(end - begin) // PART_BYTES)
         bounds = [begin + (end - begin) * part // parts for part in range(parts + 1)]
-        return await all_of(self._client.get(name, first, last, version) for first, last in pairwise(bounds))
+
+        async def part(first: int, last: int) -> Any:
+            async with self._parts:
+                return await self._client.get(name, first, last, version)
+
+        return await all_of(part(first, last) for first, last in pairwise(bounds))
 
 
 class _ObjectRead(BackgroundRead):
