@@ -562,6 +562,37 @@ async def test_dropped_bytes_of_an_answer_are_requested_again() -> None:
         assert losing.lost == 1
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_node_that_is_lost_within_an_answer_leaves_no_bytes(lost: int) -> None:
+    """Neither what had come of the answer to the requester, nor what the home has read for it."""
+
+    async def main() -> None:
+        home = FakeService({n: (file(bytes(2 * PART_BYTES)),) for n in range(2)})
+        requester = FakeService()
+        nothing = Losing("Part", lambda: True, before=True)
+        async with pair(home, requester, transport=Lossy(nothing)) as nodes:
+            nodes[1].send(take(0, 1))
+            await requester.until(lambda: len(requester.answers) == 1)
+            home.gate = trio.Event()
+            nodes[1].send(take(1, 1))
+            await until_in_trio(lambda: home.handled == [0, 1])
+            assert len(home.unreleased) == 1
+            nodes[lost].close()
+            left = (requester, home)[lost]
+            (client,) = nodes[1 - lost]._clients.values()
+            await jump_once(clock, lambda: client._is_unreached, SILENCE_S)
+            await left.until(lambda: left.silences == [lost])
+            if left is home:
+                # One that is read later is let go as well.
+                home.gate.set()
+                await until_in_trio(lambda: not home.busy.total() and not home.unreleased)
+            else:
+                await until_in_trio(lambda: [each.message.number for each in client._incoming] == [1])
+
+    clock = moved_clock()
+    trio.run(main, clock=clock)
+
+
 async def test_a_later_message_keeps_bytes_not_yet_fetched() -> None:
     shelf: dict[int, Payload] = {0: (file(b"0" * (PART_BYTES + 1)),), 1: (file(b"one"),)}
     home, requester = FakeService(shelf), FakeService()

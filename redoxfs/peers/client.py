@@ -104,6 +104,7 @@ class _Incoming:
         self.received: Received | None = None
         self.sent_ns = monotonic_ns()
         self.sinks: dict[int, Callable[[Payload], None]] = {}
+        self.fetching: trio.CancelScope | None = None
 
 
 class Client:
@@ -498,6 +499,7 @@ class Client:
                 nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
+            incoming.fetching = nursery.cancel_scope
             for part in range(1, assembly.part_count):
                 # A sample that came before the peer dropped the parts is not fetched twice.
                 if any(sample in incoming.sinks for sample in assembly.samples_of(part)):
@@ -534,6 +536,9 @@ class Client:
             return
         if not self._closed:
             log.warning("%s: %d samples were not received: %s", self.address, len(incoming.sinks), why)
+        if incoming.fetching is not None:
+            # It holds what has come of the other samples, and would fetch the rest for as long as the peer is lost.
+            incoming.fetching.cancel()
         sinks, incoming.sinks = incoming.sinks, {}
         for sample, sink in sinks.items():
             _hand_over(sink, tuple(OSError(errno.EIO, why) for _ in incoming.received.samples[sample]))

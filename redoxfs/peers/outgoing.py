@@ -3,7 +3,8 @@
 The core decides an answer and remembers it. Its bytes are here, from the first request for them until every part was
 sent once, or the requester acknowledges the answer; those of an answer of one part only until those who wait for it
 have it. If the answer was lost after that, the message comes again and the node reads the bytes again. The same happens
-if all answers together exceed the limit, so a requester that does not fetch its answers cannot fill this node's memory.
+if all answers together exceed the limit, so a requester that does not fetch its answers cannot fill this node's memory,
+and if the requester is lost, as it may be for good.
 
 Handler threads come here under a lock. Rejected: to enter the trio task for each part, which would wait for all that
 the task does.
@@ -60,6 +61,8 @@ class Outbox:
         # By requester; the answer of each that was not asked for longest comes first.
         self._answers: dict[int, dict[int, Outgoing]] = {}
         self._kept: Counter[int] = Counter()
+        # Requesters that are lost, until they ask again.
+        self._lost: set[int] = set()
         self.bytes_sent: Counter[int] = Counter()
 
     def take(self, requester: int, number: int, promise: Callable[[], "Future[bool]"]) -> tuple[Outgoing, bool]:
@@ -69,6 +72,7 @@ class Outbox:
             CrowdedError: the requester has too many.
         """
         with self._lock:
+            self._lost.discard(requester)
             answers = self._answers.setdefault(requester, {})
             answer = answers.get(number)
             if is_new := answer is None:
@@ -108,6 +112,8 @@ class Outbox:
             if not answer.dropped:
                 self._kept[answer.requester] += cut.total_bytes
                 self._shed(answer)
+                if answer.requester in self._lost:
+                    self._drop(answer)
             self._let_go(answer)
 
     def sent(self, answer: Outgoing, part: int, size: int) -> None:
@@ -132,6 +138,16 @@ class Outbox:
                 answer = answers[number]
                 self._drop(answer)
                 self._let_go(answer)
+
+    def give_up(self, requester: int) -> None:
+        """The requester is lost: discard what it has not fetched, also what is still being prepared."""
+        with self._lock:
+            self._lost.add(requester)
+            for answer in list(self._answers.get(requester, {}).values()):
+                # To handle a message again while it is being prepared would prepare it twice.
+                if answer.reply is not None:
+                    self._drop(answer)
+                    self._let_go(answer)
 
     def __len__(self) -> int:
         with self._lock:

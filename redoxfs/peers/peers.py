@@ -403,6 +403,7 @@ class Peers:
     def _changed(self, node: int, state: str, before: str) -> None:
         self._change.set()
         if state in GONE and before not in GONE:
+            self._server.give_up(node)
             self._service.lost(node)
         elif before in GONE and state not in GONE:
             self._service.found(node)

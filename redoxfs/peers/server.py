@@ -194,6 +194,11 @@ class Server:
         self._traces.forget(requester)
         self._turns_of.pop(requester, None)
 
+    def give_up(self, requester: int) -> None:
+        """``requester`` is lost."""
+        self.outbox.give_up(requester)
+        self._rereads.give_up(requester)
+
     def close(self) -> None:
         """End, with every thread. Call after the bridge is closed, which wakes waiting threads."""
         if self._server is not None and self._pool is not None:
