@@ -571,6 +571,25 @@ async def test_a_node_that_gets_no_threads_for_another_view_serves_alone(
         assert member.membership.nodes == 2
 
 
+@pytest.mark.parametrize("left", [2, 1])
+async def test_what_waits_for_a_change_of_view_goes_by_the_nodes_that_it_leaves(tmp_path: Path, left: int) -> None:
+    root = fill(tmp_path / "data")
+    async with sharing([root] * 3, policy="pool") as members:
+        membership, state = members[0].membership, members[0].state
+        nodes = (await membership.view(b""))["nodes"][:left]
+        data = encode({"dataset": "d1"}, members[0].node.turns(), 0)
+        changing = membership._changing
+        async with trio.open_nursery() as nursery, changing:
+            nursery.start_soon(membership.view, json.dumps(nodes).encode())
+            await until_in_trio(lambda: changing.statistics().tasks_waiting == 1)
+            nursery.start_soon(state.load, data)
+            await until_in_trio(lambda: changing.statistics().tasks_waiting == 2)
+            if left == 1:
+                nursery.start_soon(membership.turns_of_all)
+                await until_in_trio(lambda: changing.statistics().tasks_waiting == 3)
+        assert tuple((await membership.view(b""))["nodes"]) == tuple(nodes)
+
+
 # Statistics
 
 

@@ -183,7 +183,8 @@ class Membership:
         if self._own not in addresses:
             raise ValueError(f"this node, {self._own}, is not among them; to end it: redoxfs umount")
         try:
-            await self._change(tuple(addresses), None, b"")
+            async with self._changing:
+                await self._change(tuple(addresses), None, b"")
         finally:
             await self._state.begin_anew()
         return {"view": self._view.number, "nodes": self._view.addresses}
@@ -207,9 +208,9 @@ class Membership:
 
     async def turns_of_all(self) -> Turns:
         """The turns of all nodes so far. Raises ValueError."""
-        if self._peers is None:
-            return self._node.kept_turns(whole=True)
         async with self._changing:
+            if self._peers is None:
+                return self._node.kept_turns(whole=True)
             try:
                 of_peers = await self._peers.turns()
             except TimeoutError as missing:
@@ -218,10 +219,11 @@ class Membership:
 
     async def go_on(self, turns: Turns, data: bytes) -> None:
         """Continue from a state that is loaded. The other nodes do so once they have it, too. Raises ValueError."""
-        if self._peers is None:
-            self._node.restore(turns)
-        else:
-            await self._change(self._view.addresses, turns, data)
+        async with self._changing:
+            if self._peers is None:
+                self._node.restore(turns)
+            else:
+                await self._change(self._view.addresses, turns, data)
 
     def stats(self) -> dict[str, Any]:
         """The part of `stats.json` about other nodes."""
@@ -249,34 +251,35 @@ class Membership:
     async def _change(self, addresses: tuple[str, ...], turns: Turns | None, data: bytes) -> None:
         """Change to a view of these nodes, whose laps start from ``turns``, the file of which is ``data``.
 
-        Raises ValueError. Nothing has changed then, unless the message says so.
+        Called with ``_changing``, so that it goes by the view that the change before has left. Raises ValueError.
+        Nothing has changed then, unless the message says so.
         """
-        async with self._changing:
-            view = View(self._view.number + 1, addresses)
-            start_point = ANEW if turns is None else name_of(data)
-            orders = self.prefetch.orders(len(addresses))
-            plan = await self._plan(addresses.index(self._own), len(addresses), turns)
-            self._messages.detach()
-            self.close()
-            self._messages.drop_replies()
-            self._laps.begin(data)
-            lineage = lineage_after(self.lap_lineage, f"{view.digest} {start_point}")
-            try:
-                await self._enter(view, plan, orders, start_point, lineage, turns=turns)
-            except OSError as error:
-                # Another process has the port now, and the old view is gone: this node continues as the only one.
-                plan = await self._plan(0, 1, turns)
-                await self._enter(View(view.number, (self._own,)), plan, None, start_point, lineage)
-                raise ValueError(f"{error}; this node continues without the others") from error
-            finally:
-                if turns is None:
-                    self._node.renew(plan)
-                else:
-                    self._node.go_on(plan)
-            self._messages.flush()
-            log.info("view %d: %s", view.number, ", ".join(addresses))
-            if self._peers is not None:
-                self._nursery.start_soon(self._join_late, self._peers)
+        view = View(self._view.number + 1, addresses)
+        start_point = ANEW if turns is None else name_of(data)
+        orders = self.prefetch.orders(len(addresses))
+        plan = await self._plan(addresses.index(self._own), len(addresses), turns)
+        self._messages.detach()
+        self.close()
+        self._messages.drop_replies()
+        self._laps.begin(data)
+        lineage = lineage_after(self.lap_lineage, f"{view.digest} {start_point}")
+        try:
+            await self._enter(view, plan, orders, start_point, lineage, turns=turns)
+        except OSError as error:
+            # Another process has the port now, or no thread can be started, and the old view is gone: this node
+            # continues as the only one.
+            plan = await self._plan(0, 1, turns)
+            await self._enter(View(view.number, (self._own,)), plan, None, start_point, lineage)
+            raise ValueError(f"{error}; this node continues without the others") from error
+        finally:
+            if turns is None:
+                self._node.renew(plan)
+            else:
+                self._node.go_on(plan)
+        self._messages.flush()
+        log.info("view %d: %s", view.number, ", ".join(addresses))
+        if self._peers is not None:
+            self._nursery.start_soon(self._join_late, self._peers)
 
     async def _plan(self, node: int, nodes: int, turns: Turns | None) -> Plan:
         def plan_for() -> Plan:
