@@ -120,6 +120,10 @@ def track(loader: Loader, root: str | os.PathLike[str]) -> Loader:
     tracker = _Tracker(inner, our_mount_of(Path(os.path.realpath(root)), read_mounts()))
     tracker.check()
     tracker.find_tree(root)
+    if _is_stateful(inner):
+        # If it was asked for its own state, it has begun already, as accelerate's have.
+        tracker.stop()
+        _derive(inner, "state_dict", _begun)
     _derive(inner, "_index_sampler", _ordered)
     _derive(inner, "_get_iterator", _watching)
     _derive(loader, "__iter__", _counting)
@@ -584,6 +588,8 @@ class _Tracker:
                 end()
         if inner is not None:
             inner._iterator = None
+            if _is_stateful(inner):
+                inner._initial_iter_for_state_dict = False
 
 
 class _Iterator:
@@ -670,6 +676,9 @@ def _watching(cls: type) -> Any:
     """
 
     def get_iterator(self: Any) -> Any:
+        if _is_stateful(self):
+            # The own state of a StatefulDataLoader would skip batches of the rest of an epoch.
+            self.next_iter_state = None
         own = self.worker_init_fn
         self.worker_init_fn = partial(_begin_worker, own)
         try:
@@ -678,6 +687,19 @@ def _watching(cls: type) -> Any:
             self.worker_init_fn = own
 
     return get_iterator
+
+
+def _is_stateful(loader: Any) -> bool:
+    """Whether it is a StatefulDataLoader."""
+    return hasattr(loader, "next_iter_state")
+
+
+def _begun(cls: type) -> Any:
+    """A ``state_dict`` of a StatefulDataLoader that begins no iteration, which would open files for nobody.
+
+    An empty state is that of a loader that has not begun.
+    """
+    return lambda self: {} if self._iterator is None else cls.state_dict(self)  # type: ignore[attr-defined]
 
 
 def _tracker_of(loader: Any) -> _Tracker:

@@ -153,6 +153,36 @@ def test_an_epoch_is_told_when_it_begins_and_the_rest_of_a_loaded_one_is_not(mak
     assert [*told, mounted.stats()["epochs_told"]] == [1, 2, 4, 4, 5]
 
 
+@pytest.mark.parametrize("options", [{}, AHEAD], ids=["no workers", "workers"])
+def test_the_own_state_of_a_stateful_loader_takes_no_sample(mounted: Machine, options: dict[str, Any]) -> None:
+    """Lightning and accelerate save and load it by themselves, and accelerate asks for it before the first batch."""
+    kind = stateful_loader()
+
+    def make() -> Any:
+        loader = kind(Files(os.fspath(mounted.mnt)), batch_size=BATCH, shuffle=True, collate_fn=list, **options)
+        loader.state_dict()
+        redoxfs.torch.track(loader, mounted.mnt)
+        loader.state_dict()
+        return loader
+
+    loader = make()
+    batches = iter(loader)
+    trained = names_in(next(batches) for _ in range(11))
+    own, state = loader.state_dict(), redoxfs.torch.state_dict(loader)
+    del batches, loader
+    loads: list[Callable[[Any], None]] = [
+        lambda loader: loader.load_state_dict(own),
+        lambda loader: redoxfs.torch.load_state_dict(loader, state),
+    ]
+    for in_order in (loads, loads[::-1]):
+        resumed = make()
+        for load in in_order:
+            load(resumed)
+            resumed.state_dict()
+        assert_each_once(trained + names_in(resumed))
+        assert_each_once(names_in(resumed))
+
+
 def test_a_loader_is_tracked_and_resumed_in_any_thread(mounted: Machine) -> None:
     """Ray Train runs a training loop in a thread that is not the main one."""
 
