@@ -347,6 +347,18 @@ def _files_of(data: Any) -> Files:
     if isinstance(data, Subset):
         files = _files_of(data.dataset)
         return [files[int(index)] for index in data.indices]
+    files = _listed_in(data)
+    if hasattr(data, "__len__") and len(data) != len(files):
+        # Its indices are others, such as the clips of videos.
+        raise TypeError(
+            f"a {type(data).__name__} has {len(data):,} indices, and lists {len(files):,} files; "
+            "pass a list with the path of each index in its place"
+        )
+    return files
+
+
+def _listed_in(data: Any) -> Files:
+    """The files that a dataset lists. Raises TypeError."""
     if isinstance(data, (list, tuple, np.ndarray)):
         return data  # type: ignore[return-value]
     if hasattr(data, "coco") and hasattr(data, "ids"):

@@ -517,6 +517,25 @@ def test_the_files_of_datasets_of_other_shapes_are_known(speech: Speech) -> None
 # Refusals
 
 
+class Clips(Dataset[int]):
+    """Each of its files has three indices."""
+
+    def __init__(self) -> None:
+        self.samples = [("/dev/null", 0), ("/dev/zero", 0)]
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_a_dataset_whose_indices_are_not_its_files_is_refused() -> None:
+    for dataset in (Clips(), Subset(Clips(), range(2))):
+        with pytest.raises(TypeError, match="a Clips has 6 indices, and lists 2 files; pass a list"):
+            RedoxSampler(dataset)
+
+
 def test_a_mount_that_redirects_is_no_mount_for_a_sampler(reachable: Machine, speech_source: Path) -> None:
     reachable.ok("mount", speech_source, reachable.mnt, "--classes", "any", "--memory", "1MiB")
     with pytest.raises(SamplerError, match="mount with --classes sampler"):
