@@ -93,7 +93,8 @@ def track(loader: Loader, root: str | os.PathLike[str]) -> Loader:
 
     Raises:
         TypeError: the dataset is an IterableDataset, or the sampler has no length.
-        ValueError: ``in_order=False``, or the loader is tracked already.
+        ValueError: ``in_order=False``, the loader is tracked already, or its dataset reads another mount than that of
+            ``root``.
         ResumeError: the mount does not support batches, or its daemon cannot see this process.
 
     >>> from torch.utils.data import DataLoader
@@ -117,9 +118,10 @@ def track(loader: Loader, root: str | os.PathLike[str]) -> Loader:
     if isinstance(getattr(inner.batch_sampler, "sampler", inner.sampler), RedoxSampler):
         raise TypeError("a loader with a RedoxSampler cannot be tracked: its order is not known before it is drawn")
     len(inner._index_sampler)
-    tracker = _Tracker(inner, our_mount_of(Path(os.path.realpath(root)), read_mounts()))
+    folder = _folder_of(inner.dataset)
+    tracker = _Tracker(inner, _mount_at(root, folder))
     tracker.check()
-    tracker.find_tree(root)
+    tracker.find_tree(root, folder)
     if _is_stateful(inner):
         # If it was asked for its own state, it has begun already, as accelerate's have.
         tracker.stop()
@@ -447,14 +449,13 @@ class _Tracker:
             )
         return None if self.mount is None else _identity(self.mount)
 
-    def find_tree(self, root: str | os.PathLike[str]) -> None:
-        """The class tree of which epochs are told."""
-        inner = self._inner()
-        if self.mount is None or inner is None:
+    def find_tree(self, root: str | os.PathLike[str], folder: str | None) -> None:
+        """The class tree of which epochs are told. ``folder``: of the first file of the dataset, if it is known."""
+        if self.mount is None:
             return
         # A daemon that is older than this package does not know the verb.
         with suppress(CommandError):
-            self._tree = self._tree_at(os.path.realpath(root)) or self._tree_at(_folder_of(inner.dataset))
+            self._tree = self._tree_at(os.path.realpath(root)) or self._tree_at(folder)
         counts = self._counts()
         if counts is not None and self._tree is not None:
             # Before any rank agrees on the number of the first epoch, mostly.
@@ -837,6 +838,23 @@ def _folder_of(dataset: Any) -> str | None:
         first = _files_of(dataset)[0]
         return os.path.realpath(os.path.dirname(first if isinstance(first, (str, os.PathLike)) else first[0]))
     return None
+
+
+def _mount_at(root: str | os.PathLike[str], folder: str | None) -> PathStatus | None:
+    """The mount that ``root`` lies in; None if it lies in none.
+
+    Raises ValueError if ``folder``, of the first file of the dataset, lies in another one.
+    """
+    mounts = read_mounts()
+    mount = our_mount_of(Path(os.path.realpath(root)), mounts)
+    of_files = None if folder is None else our_mount_of(Path(folder), mounts)
+    if of_files is not None and (mount is None or _identity(mount) != _identity(of_files)):
+        # Its batches would resume without its laps.
+        raise ValueError(
+            f"{os.fspath(root)}: it does not lie in the mount at {of_files.path}, and {folder}, which the dataset "
+            "reads, does; pass a path in that mount"
+        )
+    return mount
 
 
 def _ask(mount: PathStatus, verb: str, data: bytes, *, file: bytes | None = None) -> dict[str, Any]:

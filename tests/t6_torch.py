@@ -498,6 +498,18 @@ def test_what_cannot_be_resumed_is_refused(mounted: Machine, tmp_path: Path) -> 
         redoxfs.torch.load_state_dict(loader, state)
 
 
+def test_a_root_outside_the_mount_that_the_dataset_reads_is_refused(mounted: Machine, source: Path) -> None:
+    data: Any = Files(os.fspath(mounted.mnt))
+    data.files = data._paths
+    for root in (source, mounted.mnt.parent):
+        with pytest.raises(ValueError, match=f"{root}: it does not lie in the mount at .*, and {mounted.mnt}/class0"):
+            redoxfs.torch.track(DataLoader(data), root)
+    redoxfs.torch.track(DataLoader(data), mounted.mnt / "class0")
+    # A copy of the dataset.
+    data.files = Files(os.fspath(source))._paths
+    redoxfs.torch.track(DataLoader(data), source)
+
+
 def test_a_state_after_the_last_batch_has_nothing_or_a_whole_epoch(source: Path) -> None:
     loader = loader_of(source)
     batches = iter(loader)
