@@ -93,8 +93,8 @@ def track(loader: Loader, root: str | os.PathLike[str]) -> Loader:
 
     Raises:
         TypeError: the dataset is an IterableDataset, or the sampler has no length.
-        ValueError: ``in_order=False``, the loader is tracked already, or its dataset reads another mount than that of
-            ``root``.
+        ValueError: ``in_order=False``, accelerate's ``dispatch_batches=True``, the loader is tracked already, or its
+            dataset reads another mount than that of ``root``.
         ResumeError: the mount does not support batches, or its daemon cannot see this process.
 
     >>> from torch.utils.data import DataLoader
@@ -115,6 +115,9 @@ def track(loader: Loader, root: str | os.PathLike[str]) -> Loader:
         raise TypeError("an IterableDataset has no indices to resume from; use a map-style dataset")
     if not getattr(inner, "in_order", True):
         raise ValueError("in_order=False: batches are not yielded in the order of the sampler")
+    # accelerate is imported by nobody here, and its loaders hide their class.
+    if any(each.__name__ == "DataLoaderDispatcher" for each in type(loader).__mro__):
+        raise ValueError("dispatch_batches=True: one rank reads the batches of others; use dispatch_batches=False")
     if isinstance(getattr(inner.batch_sampler, "sampler", inner.sampler), RedoxSampler):
         raise TypeError("a loader with a RedoxSampler cannot be tracked: its order is not known before it is drawn")
     len(inner._index_sampler)

@@ -481,6 +481,9 @@ def test_what_cannot_be_resumed_is_refused(mounted: Machine, tmp_path: Path) -> 
         redoxfs.torch.track(DataLoader(Endless()), mounted.mnt)
     with pytest.raises(ValueError, match="in_order"):
         redoxfs.torch.track(DataLoader(range(4), in_order=False), mounted.mnt)
+    dispatcher = type("DataLoaderDispatcher", (DataLoader,), {})
+    with pytest.raises(ValueError, match="use dispatch_batches=False"):
+        redoxfs.torch.track(dispatcher(range(4)), mounted.mnt)
     with pytest.raises(ValueError, match="tracked already"):
         redoxfs.torch.track(loader_of(mounted.mnt), mounted.mnt)
     with pytest.raises(redoxfs.torch.ResumeError, match="not tracked"):
