@@ -181,8 +181,9 @@ def load_state_dict(
     """Continue from a state: the next iteration of ``loader`` yields the rest of the epoch, later ones whole epochs.
 
     With torch.distributed this is a collective call, and one rank for each mount loads the laps into it. The number of
-    ranks may differ from that of the save: the rest of the epoch is then dealt to the ranks anew. Each rank gets the
-    same number of batches. For that, indices are repeated, or left out with ``drop_last``, as DistributedSampler does.
+    ranks may differ from that of the save, and so may ``batch_size``: the rest of the epoch is then dealt to the ranks
+    anew. Each rank gets the same number of batches. For that, indices are repeated, or left out with ``drop_last``, as
+    DistributedSampler does. The batches of a batch sampler are dealt, and repeated, as wholes.
 
     ``len(loader)`` remains that of a whole epoch.
 
@@ -208,14 +209,17 @@ def load_state_dict(
         lacks = "no mount was there when the state was saved" if laps is None else "no redoxfs mount is there now"
         warnings.warn(f"{lacks}: the batches are resumed, and the laps are not", stacklevel=2)
     of_ranks = state["ranks"]
-    if of_ranks is None or (skip_empty and not any(_unpacked(each) for each in of_ranks)):
+    left = None if of_ranks is None else [_unpacked(each) for each in of_ranks]
+    # All ranks agree, as a rank may have a batch size of its own.
+    is_as_before = all(
+        ranks.agree(lambda: left is not None and len(left) == ranks.world and tracker.deals(left[ranks.rank]))
+    )
+    if left is None or (skip_empty and not any(left)):
         tracker.pending = None
-    elif len(of_ranks) == ranks.world:
-        tracker.pending = _unpacked(of_ranks[ranks.rank])
+    elif is_as_before:
+        tracker.pending = left[ranks.rank]
     else:
-        left = [_unpacked(each) for each in of_ranks]
-        size = tracker.batch_size or max((len(batch) for each in left for batch in each), default=1)
-        tracker.pending = _dealt(left, ranks.rank, ranks.world, size, drop_last=tracker.drop_last)
+        tracker.pending = _dealt(left, ranks.rank, ranks.world, tracker.batch_size, drop_last=tracker.drop_last)
 
 
 # The sampler
@@ -557,6 +561,14 @@ class _Tracker:
         if iteration == self._iteration:
             self._running = None
 
+    def deals(self, batches: Sequence[Batch]) -> bool:
+        """Whether the loader would deal the indices of these batches in this way."""
+        size = self.batch_size
+        return size is None or all(
+            len(batch) == size or (len(batch) < size and number == len(batches) - 1 and not self.drop_last)
+            for number, batch in enumerate(batches)
+        )
+
     def remaining(self) -> list[Batch] | None:
         """The batches that the iteration has not yielded; None between two iterations."""
         if self.pending is not None:
@@ -811,24 +823,34 @@ def _unpacked(text: str) -> list[Batch]:
     return [part.tolist() for part in np.split(indices, np.cumsum(sizes)[:-1])] if count else []
 
 
-def _dealt(of_ranks: Sequence[list[Batch]], rank: int, world: int, size: int, *, drop_last: bool) -> list[Batch]:
+def _dealt(of_ranks: Sequence[list[Batch]], rank: int, world: int, size: int | None, *, drop_last: bool) -> list[Batch]:
     """The batches of ``rank``, of ``world``, if the ranks of the save left these.
+
+    ``size``: of the batches; None: they stay whole, since a batch sampler may put what has one shape into a batch.
 
     >>> left = [[[0, 1], [4, 5]], [[2, 3], [6]]]
     >>> [_dealt(left, rank, 3, 2, drop_last=False) for rank in range(3)]
     [[[0, 3], [6]], [[1, 4], [0]], [[2, 5], [1]]]
     >>> _dealt(left, 0, 1, 2, drop_last=True)
     [[0, 1], [2, 3], [4, 5]]
+    >>> [_dealt(left, rank, 3, None, drop_last=False) for rank in range(3)]
+    [[[0, 1], [6]], [[2, 3], [0, 1]], [[4, 5], [2, 3]]]
     """
     most = max(map(len, of_ranks))
     in_order = [each[number] for number in range(most) for each in of_ranks if number < len(each)]
-    left = [index for batch in in_order for index in batch]
+    if size is None:
+        return _share(in_order, rank, world, 1, drop_last=drop_last)
+    own = _share([index for batch in in_order for index in batch], rank, world, size, drop_last=drop_last)
+    return [own[at : at + size] for at in range(0, len(own), size)]
+
+
+def _share(left: list[Any], rank: int, world: int, size: int, *, drop_last: bool) -> list[Any]:
+    """What ``rank`` gets: as much as each other one; with ``drop_last`` a multiple of ``size``."""
     if drop_last:
         left = left[: len(left) // (world * size) * world * size]
     elif len(left) % world:
         left = [*left, *(left * world)[: -len(left) % world]]
-    own = left[rank::world]
-    return [own[at : at + size] for at in range(0, len(own), size)]
+    return left[rank::world]
 
 
 # The mount

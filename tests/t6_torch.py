@@ -630,6 +630,39 @@ def test_samplers_of_other_shapes_are_resumed(source: Path) -> None:
         assert len(resumed) == len(first) + len(rest)
 
 
+def rest_after(first: Any, then: Any, ranks: int = 1) -> list[list[int]]:
+    """What loader ``then`` yields, if ``ranks`` saved what ``first`` left after a batch."""
+    loader = redoxfs.torch.track(first, "/")
+    batches = iter(loader)
+    next(batches)
+    state = redoxfs.torch.state_dict(loader)
+    left = redoxfs.torch._unpacked(state["ranks"][0])
+    state["ranks"] = [redoxfs.torch._packed(left[rank::ranks]) for rank in range(ranks)]
+    resumed = redoxfs.torch.track(then, "/")
+    redoxfs.torch.load_state_dict(resumed, state)
+    return list(resumed)
+
+
+def test_batches_of_a_batch_sampler_stay_whole_for_another_number_of_ranks() -> None:
+    """Their samples may have one shape."""
+    batches = [[number, number + 10, number + 20][: 2 + number % 2] for number in range(10)]
+    options = {"batch_sampler": batches, "collate_fn": _same}
+    assert rest_after(DataLoader(range(30), **options), DataLoader(range(30), **options), ranks=2) == batches[1:]
+
+
+def test_the_rest_of_an_epoch_has_batches_of_the_size_that_the_loader_has_now() -> None:
+    def loader_with(size: int, *, drop_last: bool = False) -> Any:
+        return DataLoader(range(30), batch_size=size, drop_last=drop_last, collate_fn=_same)
+
+    left = [*range(8, 30)]
+    for size in (3, 8, 16, 32):
+        whole = [left[at : at + size] for at in range(0, len(left), size)]
+        assert rest_after(loader_with(8), loader_with(size)) == whole
+        # The last batch is 6 short of 8, and was never drawn.
+        drawn = [left[:16][at : at + size] for at in range(0, 16 - size + 1, size)]
+        assert rest_after(loader_with(8, drop_last=True), loader_with(size, drop_last=True)) == drawn
+
+
 def test_indices_that_are_no_numbers_are_refused_though_they_look_like_some(source: Path) -> None:
     data = {str(number): number for number in range(FILES)}
     loader = redoxfs.torch.track(DataLoader(data, sampler=[*data]), source)
