@@ -143,12 +143,21 @@ def state_dict(loader: "DataLoader[Any]", group: Any = None) -> dict[str, Any]:
     and gets the same state.
 
     Raises:
-        ResumeError: the loader is not tracked; the mount does not answer, or has forgotten which opens were ahead;
-            there is no room in the folder of temporary files.
+        ResumeError: the loader is not tracked; the ranks have datasets of different lengths; the mount does not answer,
+            or has forgotten which opens were ahead; there is no room in the folder of temporary files.
     """
     tracker = _tracker_of(loader)
     ranks = _Ranks(group)
-    mounts = ranks.agree(lambda: tracker.mount is not None)
+    about = ranks.agree(lambda: (tracker.mount is not None, tracker.samples))
+    mounts = [has_mount for has_mount, _ in about]
+    samples = [count for _, count in about]
+    for rank, count in enumerate(samples):
+        if count != samples[0]:
+            # A rank could not load the state of another one.
+            raise ResumeError(
+                f"rank 0 has a dataset of {samples[0]} samples, and rank {rank} one of {count}: give all ranks the "
+                "same dataset, and each a share of its indices, as DistributedSampler does"
+            )
     # Rank 0 may have none.
     saver = mounts.index(True) if any(mounts) else 0
     mount = tracker.mount if ranks.rank == saver else None

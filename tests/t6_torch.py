@@ -13,7 +13,9 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -783,6 +785,31 @@ def test_a_job_on_two_nodes_has_exact_epochs_after_one_that_died_between_them(
     assert killed_runs(job, machine.environment, iter([])) == 0
     for epoch in job.trained_on():
         assert_each_once(list(epoch.elements()))
+
+
+def test_ranks_with_datasets_of_different_lengths_cannot_save_a_state(tmp_path: Path) -> None:
+    """As where each reads `paths[rank::world]`. None of them could load the state of another."""
+
+    def refusal(rank: int) -> str:
+        meet = f"file://{tmp_path / 'meet'}"
+        patience = timedelta(seconds=PATIENCE_S)
+        torch.distributed.init_process_group("gloo", init_method=meet, rank=rank, world_size=2, timeout=patience)
+        try:
+            with pytest.raises(redoxfs.torch.ResumeError) as refused:
+                redoxfs.torch.state_dict(redoxfs.torch.track(DataLoader(range(7 + rank)), "/"))
+            return str(refused.value)
+        finally:
+            torch.distributed.destroy_process_group()
+
+    child = os.fork()
+    if not child:
+        with suppress(BaseException):
+            (tmp_path / "told").write_text(refusal(1))
+        os._exit(0)
+    told = refusal(0)
+    os.waitpid(child, 0)
+    assert told.startswith("rank 0 has a dataset of 7 samples, and rank 1 one of 8: give all ranks the same")
+    assert (tmp_path / "told").read_text() == told
 
 
 def test_ranks_agree_on_nothing_without_a_process_group_or_after_a_fork(tmp_path: Path) -> None:
