@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -201,6 +202,23 @@ def test_the_end_of_the_mount_is_none_after_the_last_events(it: Served) -> None:
     assert [event[0] for event in it.events()] == [OPEN]
     assert it.session.take(0, 0) is None
     assert it.session.take(1000, 1000) is None
+
+
+def test_a_device_that_cannot_be_read_is_no_end_of_the_mount(it: Served, tmp_path: Path) -> None:
+    it.device.send(wire.open_(inode_of(DATA, FIRST)))
+    assert [event[0] for event in it.events()] == [OPEN]
+    folder = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    os.dup2(folder, it.device.fd)
+    os.close(folder)
+    for _ in range(2):
+        with pytest.raises(IsADirectoryError, match="/dev/fuse"):
+            it.session.take(0, 0)
+
+
+def test_a_connection_that_the_kernel_ended_is_the_end_of_the_mount(it: Served) -> None:
+    with socket.socket() as unconnected:
+        os.dup2(unconnected.fileno(), it.device.fd)
+    assert it.session.take(0, 0) is None
 
 
 def test_destroy_is_answered_and_ends_the_session(it: Served) -> None:

@@ -356,7 +356,7 @@ class Session:
         ``wait_ms`` in all, and returns an empty list. Where looks after the same kind of request rarely found anything,
         most are left out. It neither looks nor sleeps while requests are with the relay, which may run in this thread:
         wait for `fileno` before the next call. Raises MemoryError without memory for the events, which the next call
-        returns.
+        returns, and OSError if no request can be received though the mount is not over.
         """
 
     def opened(

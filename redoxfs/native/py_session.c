@@ -242,7 +242,8 @@ static PyObject *session_take(PyObject *object, PyObject *const *args, Py_ssize_
     }
     if (self->taken < 0) {
         self->taken = 0;
-        Py_RETURN_NONE;
+        errno = redox_session_error(self->session);
+        return errno ? PyErr_SetFromErrnoWithFilename(PyExc_OSError, "/dev/fuse") : Py_NewRef(Py_None);
     }
     PyObject *list = PyList_New(self->taken);
     for (int i = 0; list && i < self->taken; i++) {

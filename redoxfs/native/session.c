@@ -74,6 +74,7 @@ struct redox_session {
     unsigned head;
     atomic_uint queued;
     atomic_bool stopping;
+    atomic_int error;  // why no request can be received any more, as an errno; 0 if the mount has ended
 
     // Requests of a former session, which the owner delivers again before any other thread receives one.
     uint64_t *again;
@@ -181,10 +182,17 @@ static step_result serve_one(worker *self) {
     case EINTR:
     case ENOENT:  // the program was killed before its request was received
         return SERVED;
+    case ENODEV:        // unmounted
+    case ECONNABORTED:  // the kernel ended the connection
+    case ENOTCONN:
+        break;
     default:
-        atomic_store_explicit(&core->over, true, memory_order_release);
-        return OVER;
+        // The mount is still there. As an end, this would leave the empty folder below it.
+        atomic_store_explicit(&session->error, (int)-size, memory_order_relaxed);
+        break;
     }
+    atomic_store_explicit(&core->over, true, memory_order_release);
+    return OVER;
 }
 
 // Delivers requests of a former session, up to `most` events.
@@ -602,4 +610,8 @@ int redox_session_take(redox_session *session, uint32_t look_us, uint32_t wait_m
     }
     int count = collect(session, events, most);
     return count || !atomic_load_explicit(&session->core.over, memory_order_acquire) ? count : -1;
+}
+
+int redox_session_error(const redox_session *session) {
+    return atomic_load_explicit(&session->error, memory_order_relaxed);
 }

@@ -86,6 +86,10 @@ int redox_session_watch(redox_session *session, int fd);
 // answers by itself as well. But it returns at once while requests are with the relay, which may run in the caller's thread.
 int redox_session_take(redox_session *session, uint32_t look_us, uint32_t wait_ms, redox_event *events, int most);
 
+// After `redox_session_take` has returned -1: 0 if the mount has ended. Else the errno with which a read of the device
+// failed: the mount is still there.
+int redox_session_error(const redox_session *session);
+
 typedef struct {
     uint64_t unique, inode, handle;
     uint32_t thread;
