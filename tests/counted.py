@@ -47,6 +47,10 @@ class Tap:
     def number(self) -> str | None:
         return self._device.number
 
+    @property
+    def is_dead(self) -> bool:
+        return self._device.is_dead
+
     def widen_readahead(self) -> None:
         # The kernel has the reply to INIT only when the thread has passed it on.
         self._begun.wait()

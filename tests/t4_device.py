@@ -105,8 +105,31 @@ def test_an_end_after_an_unmount_leaves_other_mounts_alone(mnt: Path) -> None:
     detach(mnt)
     other = mounted(mnt)
     device.end()
+    assert not device.is_dead
     assert len(mounts_at(mnt)) == 1
     other.end()
+
+
+@needs_root
+def test_an_end_tells_a_connection_that_the_kernel_ended_from_an_unmount(
+    mnt: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    device = mounted(mnt)
+    assert subprocess.run(["umount", "-f", mnt], check=False).returncode == 0
+    device.end()
+    assert not device.is_dead
+    assert not caplog.records
+    device = mounted(mnt)
+    user = os.open(mnt, os.O_PATH)
+    try:
+        assert subprocess.run(["umount", "-f", mnt], check=False).returncode != 0
+        device.end()
+    finally:
+        os.close(user)
+    assert device.is_dead
+    assert len(mounts_at(mnt)) == 1
+    (line,) = caplog.messages
+    assert line.endswith(f"and the mount is dead; to clear it: redoxfs umount {mnt}")
 
 
 @needs_root

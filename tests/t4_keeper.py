@@ -22,6 +22,8 @@ from redoxfs.launch.turn import keeper_of
 from redoxfs.linux.detach import detach
 from redoxfs.native.sources import KEEPER
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can end a connection")
+
 MOST_RSS_KIB = 3 * 1024
 
 # Runs when a Python begins. While the file $STOP exists, each daemon of a keeper writes its pid there and stops itself:
@@ -226,6 +228,52 @@ def test_an_unmount_by_others_ends_daemon_and_keeper(kept: Machine) -> None:
     with ends(kept.pid()), ends(keeper(kept)):
         detach(kept.mnt)
     assert kept.nothing_is_left()
+
+
+@contextmanager
+def connection_ended(mnt: Path) -> Iterator[None]:
+    """`umount -f` of a mount that is in use ends the connection alone. The mount stays, dead, and in use."""
+    user = os.open(mnt, os.O_PATH)
+    try:
+        assert subprocess.run(["umount", "-f", mnt], capture_output=True, check=False).returncode != 0
+        yield
+    finally:
+        os.close(user)
+
+
+@needs_root
+@pytest.mark.parametrize("words", [("--keeper",), ("--no-keeper",)])
+def test_a_connection_that_the_kernel_ended_is_an_error(machine: Machine, source: Path, words: tuple[str]) -> None:
+    with machine.in_front(*words, source) as running:
+        with connection_ended(machine.mnt):
+            assert running.wait(PATIENCE_S) == 1
+        assert running.stderr is not None
+        (error,) = [line for line in running.stderr if " ERROR " in line]
+        assert error.endswith(f"and the mount is dead; to clear it: redoxfs umount {machine.mnt}\n")
+    machine.umount()
+
+
+@needs_root
+def test_no_daemon_is_started_for_a_connection_that_has_ended(machine: Machine, source: Path) -> None:
+    with machine.in_front("--keeper", source) as running:
+        daemon = machine.pid()
+        os.kill(daemon, signal.SIGSTOP)
+        with connection_ended(machine.mnt):
+            os.kill(daemon, signal.SIGKILL)
+            assert running.wait(PATIENCE_S) == 128 + signal.SIGKILL
+        assert running.stderr is not None
+        (error,) = [line for line in running.stderr if " ERROR " in line]
+        assert error.endswith(f"and the mount is dead; to clear it: redoxfs umount {machine.mnt}\n")
+    machine.umount()
+
+
+@needs_root
+def test_a_connection_that_ends_while_a_daemon_starts_is_an_error(machine: Machine, source: Path, stop: Path) -> None:
+    machine.ok("mount", "--keeper", source, machine.mnt)
+    with ends(keeper(machine)), ends(stopped_successor(machine, stop)), connection_ended(machine.mnt):
+        pass
+    assert f"and the mount is dead; to clear it: redoxfs umount {machine.mnt}\n" in machine.log()
+    machine.umount()
 
 
 def test_a_daemon_goes_on_without_its_keeper(kept: Machine, source: Path) -> None:

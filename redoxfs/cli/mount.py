@@ -52,9 +52,8 @@ def run(options: MountOptions) -> int:
         return _share(live, options)
     work = work_of(prepared, _request(options, prepared.source, prepared.target))
     if options.foreground:
-        _serve_here(prepared, work)
-    else:
-        _serve_behind(prepared, work)
+        return _serve_here(prepared, work)
+    _serve_behind(prepared, work)
     return 0
 
 
@@ -108,7 +107,7 @@ def _of_mount(words: list[str]) -> list[str]:
     return [word for word in options if word.partition("=")[0] not in _OF_LOG] + paths
 
 
-def _serve_here(prepared: Prepared, work: Work) -> None:
+def _serve_here(prepared: Prepared, work: Work) -> int:
     options, target, log_fd = prepared.options, prepared.target.path, sys.stderr.fileno()
     if options.log is None:
         _log(options)(sys.stderr)
@@ -138,10 +137,9 @@ def _serve_here(prepared: Prepared, work: Work) -> None:
 
     if prepared.keeper is None:
         try:
-            work(on_ready, on_news)
+            return work(on_ready, on_news)
         finally:
             notify(STOPPING=1)
-        return
     command = os.getpid()
 
     def be_daemon() -> int:
@@ -162,7 +160,7 @@ def _serve_here(prepared: Prepared, work: Work) -> None:
 
     ends = Ends()
     with forked(be_daemon, signal.SIGTERM) as daemon:
-        prepared.keeper.become(daemon, log_fd, options.log_format, ends=ends)
+        return prepared.keeper.become(daemon, log_fd, options.log_format, ends=ends)
 
 
 def _log(options: MountOptions) -> Callable[[TextIO], None]:

@@ -37,8 +37,7 @@ def run(options: ServeOptions) -> int:
             say(line)
         os.close(prepared.turn)
 
-    work(on_ready, say)
-    return 0
+    return work(on_ready, say)
 
 
 def _merged(own: ServeOptions, arguments: tuple[str, ...]) -> MountOptions:

@@ -73,12 +73,16 @@ class Channel(Protocol):
     """A mount to the kernel: `redoxfs.linux.fuse_device.Device`, or one whose mount belongs to another process.
 
     ``fd`` is the descriptor of its requests, ``number`` that of its device (major:minor), None if it is not known.
+    ``is_dead``: when it was to be ended, the kernel had ended the connection, and the mount was still there.
     """
 
     fd: int
 
     @property
     def number(self) -> str | None: ...
+
+    @property
+    def is_dead(self) -> bool: ...
 
     def widen_readahead(self) -> None:
         """Allow long reads through the page cache; called after INIT."""
@@ -195,8 +199,10 @@ class MountSpec:
         }
 
 
-def serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
+def serve(spec: MountSpec, on_ready: Callable[[], None]) -> bool:
     """Serve ``spec`` until it is unmounted or stopped; ``on_ready`` is called when the kernel has accepted the mount.
+
+    Returns whether the mount is gone, or another daemon's. If not, the kernel has ended its connection, and it is dead.
 
     Raises:
         redoxfs.linux.fuse_device.MountError: the kernel refused the mount, or another redoxfs mount is there.
@@ -208,7 +214,7 @@ def serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
     refuse_large_huge_pages()
     _collect_young_garbage_only()
     start_spare()
-    trio.run(_serve, spec, on_ready, clock=RunningClock())
+    return trio.run(_serve, spec, on_ready, clock=RunningClock())
 
 
 def _collect_young_garbage_only() -> None:
@@ -223,7 +229,7 @@ def _collect_young_garbage_only() -> None:
     gc.set_threshold(young, middle, NEVER)
 
 
-async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
+async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> bool:
     catalog = spec.catalog
     namespace = pid_namespace()
     answered_at_s: float | None = None
@@ -366,6 +372,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
                 f"Linux {os.uname().release} has version 7.{requests.refused_minor} of FUSE; redoxfs needs 7.31, which "
                 "Linux 5.4 has"
             )
+        return not device.is_dead
 
 
 async def _run(

@@ -25,7 +25,14 @@ from redoxfs.launch.background import Work
 from redoxfs.launch.cache import check_cache, resolved_cache, with_cache
 from redoxfs.launch.deadline import Child, Look
 from redoxfs.launch.defaults import POLICIES
-from redoxfs.launch.errors import CommandError, MountpointError, SourceUnusableError, TooLittleMemoryError, UsageError
+from redoxfs.launch.errors import (
+    UNEXPECTED,
+    CommandError,
+    MountpointError,
+    SourceUnusableError,
+    TooLittleMemoryError,
+    UsageError,
+)
 from redoxfs.launch.fuse_access import check_fuse
 from redoxfs.launch.fuse_options import FuseOptions, parse_fuse_options
 from redoxfs.launch.keeper import Keeper, NewKeeper, has_keeper, import_path_below, new_keeper
@@ -614,7 +621,8 @@ def work_of(
             # A mount that was received, and not from a former daemon, was made in another container, as a rule.
             sees_callers=prepared.receive is None or kept_by is not None,
         )
-        serve(spec, ready)
+        if not serve(spec, ready):
+            return UNEXPECTED
         return 0 if kept_by is None else kept_by.exit_code
 
     return work

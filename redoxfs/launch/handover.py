@@ -46,6 +46,7 @@ class ReceivedMount:
     """A mount that another process made, and ends. ``fd``: the descriptor of its requests."""
 
     number = None
+    is_dead = False
 
     def __init__(self, fd: int, connection: socket.socket) -> None:
         self.fd = fd

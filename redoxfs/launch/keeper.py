@@ -127,7 +127,8 @@ class Keeper:
             "held": list(held),
             "mounted_at_s": self._made_at_s,
         }
-        text = b"%d\n%s" % (byte_of_keeper(self._number), json.dumps(about).encode())
+        first = f"{byte_of_keeper(self._number)} {self._number}\n"
+        text = first.encode() + json.dumps(about).encode()
         socket.send_fds(self._connection, [_HOLD + text], [*self._devices, *held.values()])
 
     def gave_up_state(self) -> None:

@@ -16,17 +16,19 @@ import fcntl
 import logging
 import os
 import select
+import shlex
 import socket
 import stat
 import struct
 import subprocess
+import time
 from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
 
 from redoxfs.linux.detach import MNT_DETACH, detach, find_helper
 from redoxfs.linux.libc import last_error, libc
-from redoxfs.linux.mount_table import mount_id_of, read_mounts, topmost_at
+from redoxfs.linux.mount_table import is_mounted, mount_id_of, read_mounts, topmost_at
 
 DEVICE = "/dev/fuse"
 
@@ -44,8 +46,16 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_NOATIME, _MS_NODIRATIME = 1, 
 _MOST_MOVES = 64
 """Looks for a mount whose folder somebody moves about."""
 
+_UNMOUNT_S = 1.0
+"""For an `umount -f`, which unmounts microseconds after it has ended the connection."""
+
+_BETWEEN_LOOKS_S = 0.01
+
 # <linux/fuse.h>: _IOR(229, 0, uint32_t)
 _FUSE_DEV_IOC_CLONE = 0x8004E500
+
+# <linux/fuse.h>: a FUSE_NOTIFY_INVAL_INODE of the root's attributes.
+_VOID_ROOT = struct.pack("=IiQQqq", 40, 2, 0, 1, -1, 0)
 
 _ALWAYS = {"ro": _MS_RDONLY, "nosuid": _MS_NOSUID, "nodev": _MS_NODEV}
 _FLAGS = {"noexec": _MS_NOEXEC, "noatime": _MS_NOATIME, "nodiratime": _MS_NODIRATIME}
@@ -67,12 +77,15 @@ class Device:
     Args:
         fd: the non-blocking descriptor of its requests.
         number: the device number of its files, major:minor; None: it is visible at ``mountpoint``.
+
+    ``is_dead``  after `end`: the mount is still there, but the kernel has ended its connection
     """
 
     def __init__(self, fd: int, mountpoint: Path, number: str | None = None) -> None:
         self.fd = fd
         self._mountpoint = mountpoint
         self.number = _number_at(mountpoint) if number is None else number
+        self.is_dead = False
 
     def widen_readahead(self) -> None:
         """Allow reads of up to `MAX_READ_BYTES` through the page cache. Without root they stay at 128 KiB.
@@ -87,8 +100,16 @@ class Device:
         polled = select.poll()
         polled.register(self.fd, 0)
         is_over = any(events & select.POLLERR for _, events in polled.poll(0))
+        self.is_dead = is_over and self._stays()
         # Before the unmount, which could otherwise send a request that nobody answers.
         self.close()
+        if self.is_dead:
+            log.error(
+                "the kernel has ended the connection of the mount at %s (umount -f of a mount in use, or abort in "
+                "/sys/fs/fuse/connections), and the mount is dead; to clear it: redoxfs umount %s",
+                self._mountpoint,
+                shlex.quote(str(self._mountpoint)),
+            )
         if is_over:
             return
         if _number_at(self._mountpoint) != self.number:
@@ -103,6 +124,23 @@ class Device:
     def close(self) -> None:
         """Close the descriptor. If the mount is still there, it stays, dead: programs get ENOTCONN."""
         os.close(self.fd)
+
+    def _stays(self) -> bool:
+        """Whether the mount is still there a while after its connection has ended."""
+        until_s = time.monotonic() + _UNMOUNT_S
+        while self.number is not None and self._has_root() and is_mounted(self.number):
+            if time.monotonic() > until_s:
+                return True
+            time.sleep(_BETWEEN_LOOKS_S)
+        return False
+
+    def _has_root(self) -> bool:
+        """Whether the kernel has the filesystem of this connection. If not, its number may be another's by now."""
+        try:
+            os.write(self.fd, _VOID_ROOT)
+        except OSError:
+            return False
+        return True
 
 
 def hold(mountpoint: Path) -> int:

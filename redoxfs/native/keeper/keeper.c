@@ -13,7 +13,8 @@
 // of the connection. A daemon sends messages, which begin with a letter:
 //
 //     H     what to hold: descriptors, the first of them the mount's, and a text that only daemons understand. Its
-//           first line is the byte of LOCK to lock, by which other commands find the keeper of a mount
+//           first line has the byte of LOCK to lock, by which other commands find the keeper of a mount, and the number
+//           of the mount's device
 //     S     the daemon serves; the path of its control socket, if that is not SOCKET
 //     L     another LOCK, with its descriptor: the file was removed
 //
@@ -50,6 +51,8 @@ enum {
     DEATHS_WITHIN_S = 60,
     START_S = 10,  // for a daemon that is told to end before it serves
     LOOK_S = 5,    // between two looks for a daemon that cannot end; two must show it
+    UNMOUNT_MS = 1000,  // for an `umount -f`, which unmounts microseconds after it has ended the connection
+    BETWEEN_LOOKS_MS = 10,
     // Of LOCK: the turn of the command that mounts, and the part of this process in it. turn.py has both.
     COMMAND_BYTE = 0,
     KEEPER_BYTE = 1,
@@ -349,6 +352,67 @@ static void look_for_half_dead(void)
             (int)daemon_pid);
 }
 
+// Nobody serves the mount, and no daemon ever will.
+static void end_daemon(int code)
+{
+    if (daemon_pid > 0) {
+        kill(daemon_pid, SIGKILL);
+        waitpid(daemon_pid, NULL, 0);
+    }
+    end(code);
+}
+
+// Whether the kernel has ended the connection, as an unmount does.
+static bool is_over(void)
+{
+    struct pollfd device = {held[0], 0, 0};
+    return poll(&device, 1, 0) == 1 && device.revents & POLLERR;
+}
+
+// Whether the mount is in the table of mounts: proc(5).
+static bool is_mounted(void)
+{
+    static char data[1 << 15];
+    char device[32], found[sizeof device];
+    size_t kept = 0;
+    ssize_t bytes;
+    bool is_there = false;
+    int file = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
+    if (file < 0 || sscanf(text, "%*s %31s", device) != 1)
+        return false;
+    while ((bytes = read(file, data + kept, sizeof data - 1 - kept)) > 0) {
+        char *line = data;
+        data[kept + (size_t)bytes] = 0;
+        for (char *line_end; (line_end = strchr(line, '\n')); line = line_end + 1) {
+            *line_end = 0;
+            if (strstr(line, " - fuse.redoxfs ") && sscanf(line, "%*s %*s %31s", found) == 1 && !strcmp(found, device))
+                is_there = true;
+        }
+        kept = strlen(line);
+        memmove(data, line, kept);
+    }
+    close(file);
+    return is_there;
+}
+
+// The connection has ended. `is_said`: the daemon has said so, if the mount is dead.
+static void end_with_connection(int code, bool is_said)
+{
+    for (int waited_ms = is_said ? UNMOUNT_MS : 0; is_mounted(); waited_ms += BETWEEN_LOOKS_MS) {
+        if (waited_ms >= UNMOUNT_MS) {
+            if (!is_said)
+                say("ERROR",
+                    "the kernel has ended the connection while no daemon served, and the mount is dead; to clear it: "
+                    "redoxfs umount %s",
+                    mountpoint);
+            end_daemon(code);
+        }
+        poll(NULL, 0, BETWEEN_LOOKS_MS);
+    }
+    say("INFO", "unmounted while no daemon served");
+    end_daemon(0);
+}
+
 static void name_death(int status)
 {
     static const struct {
@@ -385,6 +449,9 @@ static void daemon_ended(int status)
     if (!held_count || (!restarts && !has_served))
         // The command that mounts still waits, and says why.
         end(code);
+    if (is_over())
+        // Another daemon could serve nobody.
+        end_with_connection(code, WIFEXITED(status) && code != LATER && code != AGAIN);
     if (code == LATER && !is_ending) {
         // It took no request, so what is known of the one before still holds.
         start_later();
@@ -435,16 +502,6 @@ static void take_signals(void)
     int status;
     if (daemon_pid > 0 && waitpid(daemon_pid, &status, WNOHANG) == daemon_pid)
         daemon_ended(status);
-}
-
-// Nobody serves the mount, and no daemon ever will.
-static void end_daemon(int code)
-{
-    if (daemon_pid > 0) {
-        kill(daemon_pid, SIGKILL);
-        waitpid(daemon_pid, NULL, 0);
-    }
-    end(code);
 }
 
 int main(int count, char **arguments)
@@ -515,8 +572,7 @@ int main(int count, char **arguments)
         if (watched[1].revents)
             take_message();
         if (is_between && !is_serving && watched[2].revents & POLLERR) {
-            say("INFO", "unmounted while another daemon (pid %d) was being started", (int)daemon_pid);
-            end_daemon(0);
+            end_with_connection(1, false);
         }
         if (watched[0].revents)
             take_signals();
