@@ -23,8 +23,6 @@ OF_TARGET = frozenset({"job", "instance"})
 OF_TARGETS = "up"
 """The metric that Prometheus itself makes of each scrape."""
 
-OF_ALERTS = "ALERTS"
-
 
 @dataclass(frozen=True, slots=True)
 class Query:

@@ -29,15 +29,12 @@ def small_disk(place: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", place], check=True)
 
 
-def is_possible() -> bool:
-    """Whether this machine has what `Disk` takes, as far as one can tell."""
-    return os.geteuid() == 0 and shutil.which("mkfs.ext4") is not None
-
-
 class Disk:
     """A filesystem on a block device that can lose its end: reads there are I/O errors of the device."""
 
     def __init__(self, folder: Path, size_bytes: int = 8 << 20) -> None:
+        if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
+            pytest.skip("needs mkfs.ext4, and the right to mount a loop device")
         self.image = folder / "image"
         self.place = folder / "disk"
         self._whole = b""

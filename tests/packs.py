@@ -37,7 +37,7 @@ def flip(path: Path, offset: int, bit: int = 0) -> None:
 
 
 @contextmanager
-def opened(folder: Path | bytes) -> Iterator[int]:
+def opened(folder: Path | str | bytes) -> Iterator[int]:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield fd

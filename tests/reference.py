@@ -6,7 +6,6 @@ because pyfuse3 has one session in each process, and the session under test has 
 """
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import Any, Self
 
 import pyfuse3
 import trio
+from packs import opened
 from patience import PATIENCE_S
 from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, InodeT, RequestContext
 
@@ -46,11 +46,8 @@ class Mounted:
     @contextmanager
     def scanned(self) -> Iterator[tuple[Catalog, int]]:
         """The catalog, and a descriptor of the root."""
-        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with opened(self.root) as fd:
             yield build_catalog(read_tree(fd), classes="dir", groups="stem" if self.grouped else None), fd
-        finally:
-            os.close(fd)
 
     @asynccontextmanager
     async def node(self, catalog: Catalog, root_fd: int, kernel: Kernel) -> AsyncIterator[Node]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packs import opened
 
 from redoxfs.dataset import read_tree
 from redoxfs.launch.acls import GROUP, GROUP_OBJ, MASK, NAME, READ, SEARCH, USER, Acl, closed_by_a_list
@@ -57,8 +58,7 @@ def test_files_and_the_directories_above_are_looked_at(tmp_path: Path, at: str) 
     (tmp_path / "a/b").mkdir(parents=True)
     for number in range(10):
         (tmp_path / f"a/b/{number}.jpg").write_bytes(b"x")
-    fd = os.open(tmp_path, os.O_RDONLY)
-    try:
+    with opened(tmp_path) as fd:
 
         def found() -> bytes | None:
             tree = read_tree(fd, workers=1)
@@ -69,5 +69,3 @@ def test_files_and_the_directories_above_are_looked_at(tmp_path: Path, at: str) 
         (tmp_path / at).chmod(0o755)
         os.setxattr(tmp_path / at, NAME, list_of(5, 5, 5, (USER, 0, 1234)))
         assert found() == at.encode()
-    finally:
-        os.close(fd)

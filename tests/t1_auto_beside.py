@@ -199,12 +199,9 @@ def test_what_lies_beside_a_symlink_to_the_source_counts_too(root: Path) -> None
 
 def test_an_unreadable_sibling_is_no_proof(root: Path) -> None:
     pets(root)
-    fd = os.open(root / "train", os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with opened(root / "train") as fd:
         tree = read_tree(fd)
         seen = look_beside(fd)
-    finally:
-        os.close(fd)
     assert build_catalog(tree, beside=seen).verdict.mode == "dir"
     assert build_catalog(tree).verdict.mode == "none"
     unread = Beside(seen.names, {"val": None})

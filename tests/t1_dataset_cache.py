@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
-from packs import put_in_place_when_missed
+from packs import opened, put_in_place_when_missed
 
 from redoxfs.dataset import Tree, default_cache_dir, load_or_scan
 from redoxfs.launch.runtime_paths import kept_path
@@ -236,16 +236,13 @@ def test_a_reused_tree_outlives_the_cache(source: Source) -> None:
 
 def test_an_empty_source_can_be_cached(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    fd = os.open(tmp_path / "empty", os.O_RDONLY)
-    try:
+    with opened(tmp_path / "empty") as fd:
         for expected in (False, True):
             scan = load_or_scan(
                 tmp_path / "empty", fd, tmp_path / "c", clock_ns=lambda: time.time_ns() + 60_000_000_000
             )
             assert scan.reused is expected
             assert len(scan.tree) == 1
-    finally:
-        os.close(fd)
 
 
 def test_the_cache_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,6 @@ def facts(**changes: object) -> Facts:
         "mode": "dir",
         "line": "redirecting",
         "evidence": (),
-        "saw": (),
         "files": 1_000_000,
         "samples": 1_000_000,
         "classes": 1000,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packs import Options, catalog_of
+from packs import Options, catalog_of, opened
 
 from redoxfs.chunks import Cells, DirectoryStore, build_cells
 from redoxfs.cli import main
@@ -168,8 +168,7 @@ def test_inspect_describes_the_mount_with_a_cache(
 
     plain, cached = facts(), facts("--cache", str(folder))
     assert not folder.exists()
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with opened(root) as fd:
         command = parse(
             ["mount", str(root), "--classes", "any", "--cache", str(folder)] + options * ("2" not in options)
         )
@@ -178,8 +177,6 @@ def test_inspect_describes_the_mount_with_a_cache(
             path_status(str(root), 60.0), fd, mounting.dataset, mounting.memory, 60.0, False, is_cached=True
         )
         mounted = open_dataset(opening)
-    finally:
-        os.close(fd)
     assert cached["chunk_size"] == plain["chunk_size_with_cache"] == mounted.chunk_size
     assert cached["chunks"] == len(mounted.cells.cells)
     assert cached["memory_for"] == plain["memory_with_cache_for"]

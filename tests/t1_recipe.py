@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 from certificates import Authority
+from packs import opened
 
 from redoxfs.chunks import Cells, StorageSpeed
 from redoxfs.cli.restart import check
@@ -55,11 +56,8 @@ def plain(tmp_path: Path) -> Dataset:
 @pytest.fixture
 def packed(tmp_path: Path) -> Dataset:
     catalog, cells = layout_of(source := make_source(tmp_path / "source"))
-    root_fd = os.open(source, os.O_RDONLY)
-    try:
+    with opened(source) as root_fd:
         pack(catalog, cells, root_fd, tmp_path / "packed", shard_bytes=1 << 30, seed=0, asked={}, jobs=1)
-    finally:
-        os.close(root_fd)
     index = load_index(tmp_path / "packed")
     return Dataset(index.catalog, index.cells, -1, index, StorageSpeed(0.1, 1e6))
 

@@ -209,9 +209,8 @@ def test_an_export_replaces_a_catalog_and_no_other_file(machine: Machine, source
     for _ in range(2):
         machine.ok("catalog", "export", source, file)
     file.write_text("import torch")
-    done = machine.run("catalog", "export", source, file)
-    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
-    assert "is there, and is no catalog" in done.stderr
+    told = machine.refused(4, "catalog", "export", source, file)
+    assert "is there, and is no catalog" in told
     assert file.read_text() == "import torch"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import slow_store
 from machine import Machine
-from packs import files_in
+from packs import files_in, opened
 
 from redoxfs.dataset import load_or_scan
 from redoxfs.dataset.cache import keeps_times
@@ -55,11 +55,8 @@ def test_a_filesystem_in_user_space_is_scanned_as_a_whole(source: Path, tmp_path
 
     with slow_store.served(program, source, slow, 0):
         for root, listed in ((source, 0), (slow, below), (outer, below)):
-            fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-            try:
+            with opened(root) as fd:
                 scans = [load_or_scan(root, fd, tmp_path / "scans", clock_ns=later_ns) for _ in range(2)]
-            finally:
-                os.close(fd)
             assert not scans[0].reused
             assert scans[1].listed == listed
             assert len(scans[0].tree) == len(scans[1].tree)

@@ -91,8 +91,7 @@ def test_a_reader_reads_the_size_from_its_stat_despite_listings(
         served = epoch(paths, at, machine.mnt, wait=at % 2 == 0)
         assert len(served) == served.total() == len(paths)
     assert machine.stats()["errors"] == 0
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()
     assert machine.log() == ""
 
 
@@ -125,5 +124,4 @@ def test_bytes_sent_but_not_received_stay_whole_when_rebound(machine: Machine, s
                     os.close(received)
                     os.close(out)
         assert shrunk > 12
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from machine import Machine
+from packs import opened
 
 from redoxfs.chunks import build_cells
 from redoxfs.dataset import build_catalog, read_tree
@@ -31,11 +32,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_mount_decides_like_the_core_alone(machine: Machine, source: Path) -> None:
-    fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with opened(source) as fd:
         catalog = build_catalog(read_tree(fd), classes="dir")
-    finally:
-        os.close(fd)
     trees = catalog.tree_of_class
     cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=CHUNK_SIZE, seed=SEED, tree_of_class=trees)
     memory = int(catalog.sample_bytes.sum()) // 10

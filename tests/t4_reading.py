@@ -55,8 +55,7 @@ def mounted(machine: Machine, source: Path, memory: int, mode: list[str]) -> Ite
     machine.ok("mount", source, machine.mnt, *OPTIONS, *mode, "--memory", str(memory))
     yield machine.mnt / "train"
     assert machine.stats()["errors"] == 0
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()
     assert machine.log() == ""
 
 
@@ -372,8 +371,7 @@ def test_thousands_of_handles_under_a_small_budget(machine: Machine, many: Path,
         for fd in handles:
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, soft_before)
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()
 
 
 # Groups: an image and its caption are one sample

@@ -106,8 +106,7 @@ def test_readers_killed_in_a_request_delay_no_other(machine: Machine, root: Path
             pass
         # The daemon finds out a moment later that nobody waits for an answer. The command fails if none comes.
         until(lambda: waiting_opens(machine) == 0, "opens that nobody waits for")
-    machine.ok("umount", root)
-    assert machine.nothing_is_left()
+    machine.umount(root)
 
 
 def test_mounts_come_and_go_many_times(machine: Machine, root: Path) -> None:
@@ -115,6 +114,5 @@ def test_mounts_come_and_go_many_times(machine: Machine, root: Path) -> None:
     for _ in range(10):
         with hammered(root):
             pass
-        machine.ok("umount", root)
-        assert machine.nothing_is_left()
+        machine.umount(root)
         machine.ok("mount", source, root, "--classes", "dir", "--chunk-size", "4")

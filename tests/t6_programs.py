@@ -148,8 +148,7 @@ def redirected_epochs(machine: Machine, samples: Samples, program: str, rounds: 
     assert stats["lap"] == dict.fromkeys(COUNTS, rounds)
     assert stats["split_paths"] == dict.fromkeys(COUNTS, 0)
     assert stats["redirected"] > rounds * len(samples.paths) / 2
-    machine.ok("umount", machine.mnt)
-    assert machine.nothing_is_left()
+    machine.umount()
 
 
 def skip_without(library: str) -> None:

@@ -121,11 +121,6 @@ class Request:
         """The bytes that a read of /dev/fuse returns. ``thread``: the caller's thread id."""
         return raw(self.opcode, self.inode, self.body, unique, thread)
 
-    @property
-    def is_answered(self) -> bool:
-        """Whether the kernel expects a reply."""
-        return self.opcode not in (Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT)
-
 
 def raw(opcode: int, inode: int, body: bytes, unique: int, thread: int = 0, length: int | None = None) -> bytes:
     """Any message. ``length``: what the header claims, if not the truth."""

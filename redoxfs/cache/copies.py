@@ -6,7 +6,6 @@ turns out to be damaged, the store never uses it again (`forget`). Its sample ma
 Any thread may call anything here; `load` and `add` are called by one thread at a time.
 """
 
-import logging
 import os
 import stat
 import threading
@@ -33,8 +32,6 @@ _FEW = 6
 
 LOCAL_DISK = StorageSpeed(seek_s=0.0005, bytes_per_s=400e6)
 """Between rotating and solid-state disks: gaps of up to 200 kB are read, not skipped."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)

@@ -109,15 +109,6 @@ def skew(text: str) -> float:
     return value
 
 
-def bandwidth(text: str) -> float:
-    from redoxfs.launch.sizes import parse_size
-
-    try:
-        return float(parse_size(text, None))
-    except UsageError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes a second; write it like 200MB") from None
-
-
 def storage_speed(text: str) -> tuple[float, int]:
     from redoxfs.launch.sizes import parse_size
 

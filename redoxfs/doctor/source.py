@@ -46,7 +46,6 @@ class Facts:
     mode: str
     line: str
     evidence: tuple[str, ...]
-    saw: tuple[str, ...]
     files: int
     samples: int
     classes: int
@@ -100,7 +99,6 @@ def _facts(source: PathStatus, timeout_s: float) -> Facts:
         mode=str(catalog.verdict.mode),
         line=catalog.verdict.line,
         evidence=tuple(evidence(catalog.verdict)),
-        saw=tuple(catalog.verdict.saw),
         files=int(regular.sum()),
         samples=len(catalog.class_of),
         classes=len(catalog.class_names),

@@ -21,7 +21,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,6 @@ class _Budget:
 
     until: float
     bytes: int = MOST_BYTES
-    began: float = field(default_factory=time.monotonic)
 
     @property
     def left_s(self) -> float:

@@ -113,11 +113,6 @@ class History:
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def laps(self) -> int:
-        """How many records there are."""
-        return self._lap_count
-
     # Points
 
     def take_in(self, stats: Mapping[str, Any], now_s: float | None = None) -> None:

@@ -36,9 +36,10 @@ import remote_memory
 
 from redoxfs.chunks import StorageSpeed
 from redoxfs.cli import values
+from redoxfs.cli.table import show_table
 from redoxfs.launch.defaults import POLICIES
 from redoxfs.launch.errors import UsageError
-from redoxfs.launch.sizes import format_bytes, format_seconds
+from redoxfs.launch.sizes import format_bytes, format_seconds, parse_size
 from redoxfs.simulate.cluster import PAPER
 from redoxfs.simulate.policies import Dataset
 from redoxfs.telemetry.quality import BATCH
@@ -47,9 +48,6 @@ Row = TypeVar("Row")
 
 Column = tuple[str, Callable[[Row], str]]
 """A heading, and the text of a row's value under it."""
-
-# Wider than any row: off a terminal a table does not fold.
-_UNFOLDED_COLUMNS = 1 << 16
 
 # ImageNet-1k in round numbers.
 _FILES = 1_280_000
@@ -336,7 +334,7 @@ def _parser() -> argparse.ArgumentParser:
         made.add_argument(
             "--bandwidth",
             metavar="SIZE",
-            type=values.bandwidth,
+            type=_bandwidth,
             default=_BANDWIDTH_BYTES_PER_S,
             help="(380MB a second)",
         )
@@ -391,6 +389,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _bandwidth(text: str) -> float:
+    try:
+        return float(parse_size(text, None))
+    except UsageError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes a second; write it like 200MB") from None
+
+
 def _varied(text: str) -> tuple[str, float]:
     """A figure of `epoch_settings` and a factor, or `_EACH`."""
     if text == "each":
@@ -426,7 +431,6 @@ def _print_json(value: Any) -> None:
 
 
 def _print_rows(title: str, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -435,11 +439,7 @@ def _print_rows(title: str, columns: Sequence[Column[Row]], rows: Iterable[Row])
         table.add_column(heading, justify="left" if heading == columns[0][0] else "right")
     for row in rows:
         table.add_row(*(Text(written(row)) for _, written in columns))
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_UNFOLDED_COLUMNS)
-    console.print(Text(title, style="table.title"))
-    console.print(table)
+    show_table(title, table)
 
 
 def _plot(path: str | None, draw: Callable[[str], None]) -> None:

@@ -267,11 +267,6 @@ class SlotNode(SharedServingPolicy):
         """The messages without an answer, those to each home oldest first."""
         return self._requester.unanswered()
 
-    @property
-    def epoch(self) -> int:
-        """The last epoch whose order this node followed, 0 before."""
-        return self._requester.epoch
-
     def _note(self, turn: Served) -> Served:
         self._ledger.note(turn.sample, self._slots.lap_of(turn.sample))
         return turn
