@@ -125,13 +125,16 @@ def track(loader: Loader, root: str | os.PathLike[str]) -> Loader:
     tracker = _Tracker(inner, _mount_at(root, folder))
     tracker.check()
     tracker.find_tree(root, folder)
+    of_inner = {"_index_sampler": _ordered, "_get_iterator": _watching}
     if _is_stateful(inner):
         # If it was asked for its own state, it has begun already, as accelerate's have.
         tracker.stop()
-        _derive(inner, "state_dict", _begun)
-    _derive(inner, "_index_sampler", _ordered)
-    _derive(inner, "_get_iterator", _watching)
-    _derive(loader, "__iter__", _counting)
+        of_inner["state_dict"] = _begun
+    if inner is loader:
+        _derive(loader, **of_inner, __iter__=_counting)
+    else:
+        _derive(inner, **of_inner)
+        _derive(loader, __iter__=_counting)
     inner.__dict__[_ATTRIBUTE] = loader.__dict__[_ATTRIBUTE] = tracker
     return loader
 
@@ -687,13 +690,46 @@ class _Order:
         return len(self._sampler)
 
 
-def _derive(loader: Any, name: str, method_of: Callable[[type], Any]) -> None:
-    """Make ``loader`` an instance of a class derived from its own, with one other method."""
+def _derive(loader: Any, **methods_of: Callable[[type], Any]) -> None:
+    """Make ``loader`` an instance of a class derived from its own, with other methods.
+
+    A copy of it is of its own class, and so is what a framework makes by its class.
+    """
     cls = type(loader)
+    methods = {name: method_of(cls) for name, method_of in methods_of.items()}
+    methods.update(__new__=_made_by(cls), __reduce_ex__=_reduced)
     # An object can only become an instance of a class of the same layout.
-    derived = type(cls.__name__, (cls,), {"__slots__": (), "__module__": cls.__module__, name: method_of(cls)})
+    derived = type(cls.__name__, (cls,), {"__slots__": (), "__module__": cls.__module__, **methods})
     # accelerate's loaders hide their class.
     object.__dict__["__class__"].__set__(loader, derived)
+
+
+def _made_by(cls: type) -> Any:
+    """A ``__new__`` that makes a loader of ``cls``. Lightning replaces a loader by another one of its class."""
+
+    def make(_: type, *args: Any, **options: Any) -> Any:
+        warnings.warn("a loader is made by the class of a tracked one, and is not tracked", stacklevel=2)
+        return cls(*args, **options)
+
+    return make
+
+
+def _reduced(loader: Any, protocol: Any) -> tuple[Any, ...]:
+    """The ``__reduce_ex__`` of tracked loaders. A copy yields batches of its own, so it is not tracked."""
+    make, *rest = _untracked(loader).__reduce_ex__(protocol)
+    # Pickle refuses an object of another class than its own, if it knows the function.
+    return partial(make), *rest
+
+
+def _untracked(loader: Any) -> Any:
+    """A shallow copy of the class that ``loader`` had."""
+    plain: Any = object.__new__(type(loader).__base__)  # type: ignore[arg-type]
+    attributes = vars(plain)
+    attributes.update(vars(loader))
+    del attributes[_ATTRIBUTE]
+    if "base_dataloader" in attributes:
+        attributes["base_dataloader"] = _untracked(attributes["base_dataloader"])
+    return plain
 
 
 def _counting(cls: type) -> Any:

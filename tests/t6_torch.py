@@ -1,9 +1,11 @@
 """`redoxfs.torch`: a DataLoader on a real mount resumes to the sample."""
 
 import base64
+import copy
 import doctest
 import json
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -389,6 +391,41 @@ def test_what_a_loader_that_is_gone_had_opened_ahead_stays_read(mounted: Machine
     assert_each_once(trained + names_in(loader))
     # Its workers end now, and not while the mount does.
     del kept
+
+
+class Prepared:
+    """A loader around another one, whose class it hides, as accelerate's do."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.base_dataloader = DataLoader(*arguments, **options)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        shown: type = self.base_dataloader.__class__
+        return shown
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.base_dataloader)
+
+
+@pytest.mark.parametrize("kind", [DataLoader, None, Prepared], ids=["plain", "stateful", "prepared"])
+def test_a_copy_of_a_tracked_loader_is_of_its_own_class_and_not_tracked(source: Path, kind: Any) -> None:
+    """Lightning makes another loader by the class of a loader, and a launcher of processes pickles it."""
+    kind = kind or stateful_loader()
+    shown = DataLoader if kind is Prepared else kind
+    loader = redoxfs.torch.track(kind(range(FILES), batch_size=BATCH, collate_fn=_same), source)
+    with pytest.warns(UserWarning, match="by the class of a tracked one, and is not tracked"):
+        made = type(loader)(range(FILES), batch_size=BATCH, collate_fn=_same)
+    for copied in (made, copy.copy(loader), copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
+        assert (type(copied), copied.__class__) == (kind, shown)
+        assert [index for batch in copied for index in batch] == [*range(FILES)]
+        with pytest.raises(redoxfs.torch.ResumeError, match="not tracked"):
+            redoxfs.torch.state_dict(copied)
+    batches = iter(loader)
+    trained = next(batches)
+    left = redoxfs.torch._unpacked(redoxfs.torch.state_dict(loader)["ranks"][0])
+    assert [trained, *left] == [trained, *batches]
+    assert len(left) == FILES // BATCH - 1
 
 
 def test_a_loader_that_could_not_begin_is_loaded(source: Path) -> None:
