@@ -40,7 +40,7 @@ ATTEMPTS = 3
 """How often to ask a daemon that ends while it is asked."""
 
 AT_A_TIME = 50_000
-"""How many files to ask about at a time: an answer has a limit of 1 MiB."""
+"""How many files to ask about at a time: an answer has a limit."""
 
 Path: TypeAlias = str | os.PathLike[str]
 Files: TypeAlias = Sequence[Path | Sequence[Path]]

@@ -1,5 +1,6 @@
 """The last turns of a node, and states without some of them."""
 
+import base64
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redoxfs.cli.state_arguments import MOST_LESS
-from redoxfs.node.recent import MARKS, TURNS, Batch, ForgottenError, RecentTurns
+from redoxfs.launch.control import ANSWER_LIMIT_BYTES
+from redoxfs.node.recent import MARKED, MARKS, TURNS, Batch, ForgottenError, RecentTurns
 from redoxfs.protocol.turns import Turns, taken_back
 
 
@@ -116,9 +118,41 @@ def test_turns_that_were_overwritten_are_an_error(proc: Path) -> None:
     for sample in range(TURNS):
         recent.note(sample, 1, thread=10)
     assert len(recent.since(Batch(5, 1, 1))) == TURNS
-    recent.note(0, 2, thread=10)
-    with pytest.raises(ForgottenError, match="65,536 opens, of whatever loader"):
+    for sample in range(MARKED):
+        recent.note(sample, 2, thread=10)
+    rows = recent.since(Batch(5, 1, 1))
+    assert rows.tolist() == [[n, 1] for n in range(TURNS)] + [[n, 2] for n in range(MARKED)]
+    assert len(base64.b64encode(rows.tobytes())) + 100 < ANSWER_LIMIT_BYTES
+    recent.note(0, 3, thread=10)
+    with pytest.raises(ForgottenError, match="tracked loaders have opened 262,144 files, or"):
         recent.since(Batch(5, 1, 1))
+    recent.mark(10, Batch(5, 1, 2))
+    recent.note(7, 3, thread=10)
+    assert recent.since(Batch(5, 1, 2)).tolist() == [[7, 3]]
+
+
+def test_turns_of_no_loader_push_none_of_a_loader_out(proc: Path, memory: int) -> None:
+    """As those of a validation in the middle of an epoch."""
+    recent = RecentTurns(memory, proc)
+    recent.mark(10, Batch(5, 1, 0))
+    recent.note(1, 1, thread=10)
+    recent.mark(10, Batch(5, 1, 1))
+    recent.note(2, 1, thread=10)
+    for sample in range(TURNS + 5):
+        recent.note(sample, 9, thread=99)
+    recent.note(3, 2, thread=10)
+    assert recent.since(Batch(5, 1, 0)).tolist() == [[1, 1], [2, 1], [3, 2]]
+    assert recent.since(Batch(5, 1, 1)).tolist() == [[2, 1], [3, 2]]
+    # Another daemon has the last turns alone.
+    again = RecentTurns(memory, proc)
+    with pytest.raises(ForgottenError, match="or the mount has had 65,536 opens and another daemon"):
+        again.since(Batch(5, 1, 1))
+    again.mark(10, Batch(5, 1, 2))
+    again.note(4, 2, thread=10)
+    assert again.since(Batch(5, 1, 2)).tolist() == [[4, 2]]
+    recent.forget()
+    recent.mark(10, Batch(5, 2, 0))
+    assert recent.since(Batch(5, 2, 0)).tolist() == []
 
 
 def test_marks_outlast_many_processes(proc: Path) -> None:

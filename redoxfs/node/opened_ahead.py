@@ -32,9 +32,6 @@ from redoxfs.node.state import State, StateError, StateWriter, decode, encode, r
 from redoxfs.node.threads import in_thread
 from redoxfs.protocol.turns import taken_back
 
-MOST_ROWS_BYTES = 700_000
-"""The most bytes of turns in an answer, which has a limit of 1 MiB, in base64."""
-
 
 class OpenedAhead:
     """Saves states without the turns of opens ahead."""
@@ -61,8 +58,6 @@ class OpenedAhead:
         self._check_policy()
         batch = _batch_in(data)
         rows = self._node.recent.since(batch).astype("<i8").tobytes()
-        if len(rows) > MOST_ROWS_BYTES:
-            raise ValueError(f"the loader is {len(rows) // 16:,} files ahead, which is more than one answer can list")
         return {"turns": base64.b64encode(rows).decode()}
 
     async def take_back(self, data: bytes) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 A loader opens files ahead of the training loop. Samples that it opened and the loop did not get have had their turn,
 and must come again if the job ends now. So the node keeps the last `TURNS` turns with their laps. A state can be saved
 without some of them: the last N (`redoxfs state save --less`), or those of the batches that a loader has not yielded
-(`redoxfs.torch`).
+(`redoxfs.torch`). The node also keeps the `MARKED` marked turns before them: a validation pushes none of these out.
 
 A worker *marks* the beginning of each batch: it looks up a name in `.redoxfs/batches`. The turns of its process belong
 to that batch until its next mark. Batches have numbers within an iteration of a loader, and a loader has a token.
@@ -11,7 +11,8 @@ to that batch until its next mark. Batches have numbers within an iteration of a
 If there is a keeper, the tables are in memory that outlives the process, and so are the passes of the pool
 (`redoxfs.protocol.pool.passes`), in the same memory. A new daemon continues them, so checkpoints do
 not contain them. A daemon may die after the journal has a turn, and before the turn has its row here. The policy counts
-turns too, so a new daemon notices, and adds the row (`complete`).
+turns too, so a new daemon notices, and adds the row (`complete`). The marked turns before the last ones end with the
+process.
 
     head    int64[4]: layout, turns so far, marks so far, the policy's count of turns before the first row
     turns   int64[TURNS, 2]: sample | lap << 32, number of the mark or -1
@@ -34,14 +35,18 @@ from redoxfs.linux.pids import process_of
 TURNS = 1 << 16
 """Enough for the loaders of a machine: 16 ranks with 8 workers, two batches each of 256 files."""
 
+MARKED = 1 << 18
+"""Enough for batches of 1,024 files. It takes 6 MB once turns are pushed out."""
+
 MARKS = 1 << 14
-"""Enough for the batches of these turns, if a batch has at least 4 samples."""
+"""Enough for the batches of these turns, if a batch has at least 20 samples."""
 
 NO_MARK = -1
 LAYOUT = 2
 
 _HEAD = 4
 _TURN = 2
+_MARKED_TURN = 3
 _MARK = 5
 _NUMBERS = _HEAD + TURNS * _TURN + MARKS * _MARK
 
@@ -85,6 +90,13 @@ class RecentTurns:
         # By process: the number of its latest mark.
         self._mark_of: dict[int, int] = {}
         self._process_of: dict[int, int] = {}
+        # Marked turns that were pushed out: number, sample | lap << 32, number of the mark.
+        marked = np.zeros(MARKED * _MARKED_TURN, np.int64)
+        self._marked = marked.data
+        self._marked_rows = marked.reshape(MARKED, _MARKED_TURN)
+        self._pushed_out = 0
+        # All marked turns from this number on are kept.
+        self._known_from = max(0, self._head[1] - TURNS)
         for number in self._kept_marks():
             self._mark_of[int(self._mark_rows[number % MARKS, 0])] = number
 
@@ -102,9 +114,19 @@ class RecentTurns:
         mark = NO_MARK if not self._mark_of else self._mark_of.get(self._process(thread), NO_MARK)
         count = self._head[1]
         at = (count & (TURNS - 1)) * _TURN
+        if count >= TURNS and self._turns[at + 1] != NO_MARK:
+            self._keep(count - TURNS, self._turns[at], self._turns[at + 1])
         self._turns[at] = sample | lap << 32
         self._turns[at + 1] = mark
         self._head[1] = count + 1
+
+    def _keep(self, number: int, packed: int, mark: int) -> None:
+        """Keep a marked turn that is pushed out of the last ones."""
+        at = (self._pushed_out & (MARKED - 1)) * _MARKED_TURN
+        if self._pushed_out >= MARKED:
+            self._known_from = self._marked[at] + 1
+        self._marked[at], self._marked[at + 1], self._marked[at + 2] = number, packed, mark
+        self._pushed_out += 1
 
     def mark(self, thread: int, batch: Batch) -> None:
         """The process of ``thread`` begins a batch."""
@@ -130,6 +152,7 @@ class RecentTurns:
         self._head[2] = 0
         self._head[3] = given
         self._mark_of.clear()
+        self._pushed_out = self._known_from = 0
 
     def complete(self, sample: int, lap: int, thread: int, given: int) -> None:
         """`note` the last turn of a former daemon if its row is missing: the policy has counted one more (``given``).
@@ -170,17 +193,19 @@ class RecentTurns:
         if not len(wanted):
             return np.zeros((0, 2), np.int64)
         begun = int(self._mark_rows[wanted % MARKS, 4].min())
-        if begun < self._head[1] - TURNS:
+        if begun < self._known_from:
             raise ForgottenError(
-                f"since the loader opened what it has ahead, the mount has had {TURNS:,} opens, of whatever loader, "
-                "and keeps no more; save again when the loader has yielded it"
+                f"since the loader opened what it has ahead, tracked loaders have opened {MARKED:,} files, or the "
+                f"mount has had {TURNS:,} opens and another daemon, and keeps no more; save again when the loader "
+                "has yielded it"
             )
-        numbers = np.arange(begun, self._head[1])
-        return self._rows(numbers[is_in(self._turn_rows[numbers % TURNS, 1], wanted)])
+        older = self._marked_rows[np.arange(max(0, self._pushed_out - MARKED), self._pushed_out) % MARKED]
+        numbers = np.arange(max(begun, self._head[1] - TURNS), self._head[1])
+        last = numbers[is_in(self._turn_rows[numbers % TURNS, 1], wanted)]
+        return np.concatenate([_unpacked(older[is_in(older[:, 2], wanted), 1]), self._rows(last)])
 
     def _rows(self, numbers: Int64) -> Int64:
-        packed = self._turn_rows[numbers % TURNS, 0]
-        return np.stack([packed & 0xFFFFFFFF, packed >> 32], axis=1)
+        return _unpacked(self._turn_rows[numbers % TURNS, 0])
 
     def _kept_marks(self) -> Int64:
         return np.arange(max(0, self._head[2] - MARKS), self._head[2])
@@ -199,6 +224,11 @@ class RecentTurns:
             return process_of(thread, self._proc)
         except (OSError, ValueError):
             return thread
+
+
+def _unpacked(packed: Int64) -> Int64:
+    """Samples and laps, int64[n, 2]."""
+    return np.stack([packed & 0xFFFFFFFF, packed >> 32], axis=1)
 
 
 def _array(memory_fd: int) -> Int64:
