@@ -42,6 +42,18 @@ else:
     os.register_at_fork(after_in_child=lambda: os.getppid() != command and stop())
 """
 
+# While the file $LACK exists, a daemon that the keeper starts fails with the error in it when it begins.
+LACKING = """
+import os, socket, sys
+def recv_fds(*arguments, own=socket.recv_fds):
+    if os.path.exists(os.environ["LACK"]):
+        with open(os.environ["LACK"]) as file:
+            raise eval(file.read())
+    return own(*arguments)
+if "redoxfs.launch.successor" in sys.orig_argv:
+    socket.recv_fds = recv_fds
+"""
+
 # The daemon kills its command, the keeper, at the line that says that the mount serves.
 KILLING = """
 import os, signal, sys
@@ -561,6 +573,23 @@ def test_a_daemon_that_cannot_start_is_given_up(machine: Machine, source: Path, 
         machine.kill(signal.SIGKILL)
     assert machine.log().count("ended with status 1") == 2
     assert "ImportError: broken" in machine.log()
+    machine.umount()
+
+
+@pytest.mark.parametrize("lack", ["MemoryError()", "OSError(24, 'Too many open files')"])
+def test_a_successor_that_lacks_memory_or_descriptors_is_no_death(
+    machine: Machine, source: Path, tmp_path: Path, lack: str
+) -> None:
+    whole, lacking = contents(source), tmp_path / "lack"
+    machine.successors = {"PYTHONPATH": site_of(tmp_path, LACKING), "LACK": str(lacking)}
+    machine.ok("mount", "--keeper", source, machine.mnt)
+    lacking.write_text(lack)
+    machine.kill(signal.SIGKILL)
+    # Three deaths within a minute would end the mount.
+    until(lambda: machine.log().count(f"another daemon could not be started: {lack}") >= 3, machine.log)
+    lacking.unlink()
+    assert contents(machine.mnt) == whole
+    assert "ended with status" not in machine.log()
     machine.umount()
 
 

@@ -4,10 +4,12 @@ Only the keeper runs it. It gets all that it needs from the keeper, and looks at
 answers until it serves itself. MOUNTPOINT is there for people who list processes.
 """
 
+import errno
 import gc
 import logging
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -25,28 +27,42 @@ from redoxfs.launch.logs import log_to
 from redoxfs.launch.recipe import RecipeError, read_recipe
 from redoxfs.linux.fuse_device import Device
 
+_LACKING = (errno.ENOMEM, errno.ENFILE, errno.EMFILE, errno.EAGAIN)
+"""Memory, or descriptors, of the system or up to a limit."""
+
 log = logging.getLogger("redoxfs.launch.successor")
 
 
 def main() -> int:
     """Serve until the end; returns the exit code."""
     log_to(sys.stderr)
+    has_begun = False
+
+    def begin() -> None:
+        nonlocal has_begun
+        has_begun = True
+
     try:
-        return _serve(inherited())
+        return _serve(inherited(), begin)
     except Exception as error:
+        is_lacking = not has_begun and _is_lack(error)
         if isinstance(error, _plain_errors()):
             log.error("redoxfs: another daemon could not be started: %s", error)  # noqa: TRY400 - its line says all
+        elif is_lacking:
+            log.error("redoxfs: another daemon could not be started: %r", error)  # noqa: TRY400 - likewise
         else:
             log.exception("redoxfs: another daemon could not be started, or failed")
-        if _lacks_threads(error):
-            return LATER
-    return UNEXPECTED
+        return LATER if is_lacking else UNEXPECTED
 
 
-def _lacks_threads(error: Exception) -> bool:
-    """Whether this process could not begin because of a limit of processes."""
+def _is_lack(error: BaseException) -> bool:
+    """Whether an error is that the system lacks something, which it may have again in a moment."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_lack, error.exceptions))
+    if isinstance(error, OSError):
+        return error.errno in _LACKING
     node = sys.modules.get("redoxfs.node")
-    return node is not None and isinstance(error, node.NoThreadError)
+    return isinstance(error, MemoryError) or (node is not None and isinstance(error, node.NoThreadError))
 
 
 def _plain_errors() -> tuple[type[Exception], ...]:
@@ -61,7 +77,8 @@ def _plain_errors() -> tuple[type[Exception], ...]:
     )
 
 
-def _serve(given: Inheritance) -> int:
+def _serve(given: Inheritance, begin: Callable[[], None]) -> int:
+    """``begin`` is called when it serves."""
     recipe, dataset = read_recipe(given.held.recipe_fd, given.held.root_fd)
     log_to(sys.stderr, recipe.options.log_format, recipe.options.log_level)
     keeper = Keeper(given, recipe.target, recipe.control_path)
@@ -69,6 +86,7 @@ def _serve(given: Inheritance) -> int:
     work = work_of(prepared, recipe.request, socket=recipe.control_path, keeper=lambda: keeper)
 
     def on_ready() -> None:
+        begin()
         let_signals_end()
         log.info("serving %s in the place of a former daemon", recipe.target)
 

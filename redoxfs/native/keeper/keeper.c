@@ -44,7 +44,7 @@ enum {
     MOST_DESCRIPTORS = 128,  // redoxfs/launch/keeper.py has the same four numbers
     MOST_TEXT = 4096,
     AGAIN = 75,  // the exit code of a daemon that asks for another: EX_TEMPFAIL of sysexits.h
-    LATER = 71,  // the exit code of a daemon that could not begin for want of threads: EX_OSERR
+    LATER = 71,  // the exit code of a daemon that could not begin for want of threads, memory or files: EX_OSERR
     FIRST_PAUSE_MS = 250,  // before another try to start a daemon; each further one is twice as long
     LONGEST_PAUSE_MS = 30000,
     MOST_DEATHS = 3,
