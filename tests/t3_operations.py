@@ -21,8 +21,16 @@ from redoxfs.chunks import DirectoryStore, build_cells, memory_for_share
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.fs import operations as operations_module
 from redoxfs.fs.handlers import errno_of, handler
-from redoxfs.fs.inodes import CONTROL_INODE, STATS_INODE, Branch, branch_and_entry, inode_of
-from redoxfs.fs.operations import FOREVER_S, Operations
+from redoxfs.fs.inodes import (
+    BRANCH_SHIFT,
+    CONTROL_INODE,
+    SERVED_BY_INODE,
+    STATS_INODE,
+    Branch,
+    branch_and_entry,
+    inode_of,
+)
+from redoxfs.fs.operations import FOREVER_S, INODE_BYTES, Operations
 from redoxfs.node import Node, OpenFile, plan_slot
 
 CALLER = RequestContext()
@@ -77,6 +85,22 @@ def test_inode_numbers_encode_branch_and_entry() -> None:
         for entry in (0, 1, 13_000_000, (1 << 40) - 2):
             assert branch_and_entry(inode_of(branch, entry)) == (branch, entry)
     assert {branch_and_entry(inode)[0] for inode in (CONTROL_INODE, STATS_INODE)} == {Branch.CONTROL}
+
+
+async def test_a_number_that_is_no_inode_of_a_file_names_none(source: tuple[Catalog, int]) -> None:
+    async with operations(source) as (ops, _):
+        control = (await ops.open(SERVED_BY_INODE, os.O_RDONLY, CALLER)).fh
+
+        async def named(inode: int) -> bytes:
+            return await ops.read(control, inode * INODE_BYTES, INODE_BYTES)
+
+        last = len(source[0].tree) - 1
+        assert await named(inode_of(Branch.EXACT, last)) == source[0].tree.path(last)
+        first = [branch << BRANCH_SHIFT for branch in (*Branch, len(Branch), 1 << 10)]
+        for inode in (*first, inode_of(Branch.DATA, last + 1), inode_of(Branch.EXACT, last + 1), STATS_INODE):
+            with pytest.raises(pyfuse3.FUSEError) as raised:
+                await named(inode)
+            assert raised.value.errno == errno.EINVAL
 
 
 async def test_redirected_attributes_are_cached_only_while_bound(source: tuple[Catalog, int]) -> None:
