@@ -328,6 +328,15 @@ def test_the_end_leaves_waiting_reads_to_the_next_daemon() -> None:
     assert read not in it.session.told
 
 
+@pytest.mark.parametrize("is_followed", [False, True])
+def test_the_end_wakes_those_who_poll(is_followed: bool) -> None:
+    it = Logged()
+    for unique, waiter in ((501, 9), (502, 0), (503, 4)):
+        it.log.poll(unique, it.open(), waiter)
+    it.log.end(is_followed=is_followed)
+    assert it.session.woken == [9, 4]
+
+
 def test_lines_and_wakes_come_while_the_log_runs() -> None:
     async def main() -> None:
         it = Logged()

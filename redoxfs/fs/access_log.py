@@ -195,14 +195,18 @@ class AccessLog:
                 reader.waiter = 0
 
     def end(self, *, is_followed: bool) -> None:
-        """No request comes any more. Reads that wait get the lines that are left, or the end of the file.
+        """No request comes any more. Reads that wait get the lines that are left, or the end of the file. Polls end.
 
-        ``is_followed``: they are left to the next daemon.
+        ``is_followed``: the reads are left to the next daemon.
         """
         for read in self._reads.values():
             if not is_followed:
                 self._session.data(read.unique, self._taken(read.reader, read.size))
         self._reads.clear()
+        for reader in self._readers.values():
+            if reader.waiter:
+                # The program asks again. The next daemon does not know whom to wake.
+                self._session.wake(reader.waiter)
         self._readers.clear()
         self._opens.stop()
 
