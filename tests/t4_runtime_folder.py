@@ -43,6 +43,16 @@ def test_a_runtime_folder_that_was_removed_is_made_anew(machine: Machine, source
     machine.umount()
 
 
+def test_a_keeper_is_found_by_a_lock_that_another_command_made_anew(machine: Machine, source: Path) -> None:
+    machine.ok("mount", "--keeper", source, machine.mnt)
+    keeper = machine.stats()["keeper"]["pid"]
+    (lock,) = machine.sockets.rglob("*.lock")
+    (new := lock.with_suffix(".new")).touch()
+    new.replace(lock)
+    until(lambda: keeper_of(mount_at(machine.mnt)) == keeper, machine.log)
+    machine.umount()
+
+
 def test_a_mount_serves_where_no_runtime_folder_can_be_made(machine: Machine, source: Path) -> None:
     whole = contents(source)
     machine.ok("mount", "--keeper", source, machine.mnt)

@@ -31,7 +31,7 @@ from redoxfs.launch.errors import DaemonError
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.recipe import LAYOUT, RecipeMemory
 from redoxfs.launch.runtime_paths import control_path
-from redoxfs.launch.turn import byte_of_keeper
+from redoxfs.launch.turn import byte_of_keeper, keeper_by
 from redoxfs.linux.mount_table import of_mount, read_mounts, topmost_at
 from redoxfs.linux.pids import pid_of_peer
 
@@ -99,6 +99,7 @@ class Keeper:
         self._devices, self._number, self._made_at_s = given.devices, given.number, given.mounted_at_s
         self.crashed = given.past.crashed
         self.restarting = False
+        self._serves = False
 
     @property
     def exit_code(self) -> int:
@@ -138,20 +139,28 @@ class Keeper:
             self._send_held()
 
     def look(self) -> None:
-        """Make the file anew by whose lock other commands find the keeper, if it was removed. Raises OSError."""
-        lock = self._control_path.with_suffix(".lock")
-        if os.path.lexists(lock):
+        """Have the keeper lock the file by which other commands find it, if that was removed. Raises OSError.
+
+        Another command may have made the file anew.
+        """
+        if not self._serves:
+            # To close the file would end the lock that this process has in it until then (`redoxfs.launch.turn`).
             return
+        assert self._number is not None
+        lock = self._control_path.with_suffix(".lock")
         fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            with suppress(BrokenPipeError, ConnectionResetError):
-                socket.send_fds(self._connection, [_LOCK], [fd])
+            if keeper_by(fd, self._number) is None:
+                # One that was killed takes nothing, and one that is stopped takes it later.
+                with suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
+                    socket.send_fds(self._connection, [_LOCK], [fd], socket.MSG_DONTWAIT)
         finally:
             os.close(fd)
 
     def serves(self) -> None:
         """Say that the daemon serves: the keeper need not watch the mount any more."""
         assert self._number is not None
+        self._serves = True
         path = os.fsencode(of_mount(self._control_path, self._number))
         with suppress(BrokenPipeError):
             self._connection.send(_SERVES + path)

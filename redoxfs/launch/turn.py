@@ -80,12 +80,17 @@ def keeper_of(mount: Mount) -> int | None:
     except OSError:
         return None
     try:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte_of_keeper(mount.device), 1, 0)
-        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+        pid = keeper_by(fd, mount.device)
     finally:
         os.close(fd)
-    # The owner's number is 0 in another namespace of processes.
-    return pid if kind != fcntl.F_UNLCK and pid > 0 else None
+    return pid if pid is not None and pid > 0 else None
+
+
+def keeper_by(lock: int, device: str) -> int | None:
+    """Who has locked the keeper's byte of an open file; None: nobody. It is 0 in another namespace of processes."""
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte_of_keeper(device), 1, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(lock, fcntl.F_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else int(pid)
 
 
 def _locked(mountpoint: Path, notice: str, on_wait: Callable[[], None] = lambda: None) -> int:
