@@ -8,6 +8,7 @@ import trio
 from patience import PATIENCE_S, until_in_trio
 from t2_peers import (
     CALL_S,
+    SILENCE_S,
     FakeService,
     Losing,
     Lossy,
@@ -234,6 +235,7 @@ async def test_a_node_in_a_later_view_does_not_use_its_own_file() -> None:
         await join_all(one, two, comes)
         assert (hosts[2].resumed, hosts[2].followed, hosts[2].rejoined) == ([], [b"all of it"], [])
         assert [host.lineages for host in hosts] == [["later"]] * 3
+        assert comes.start_point == one.start_point, "a process that takes over is not refused"
         # And a process that replaces it does not.
         comes.close()
         again = keeping(b"own")
@@ -258,6 +260,27 @@ async def test_a_refused_node_is_accepted_with_the_same_state() -> None:
                 await until_in_trio(lambda: here._joined)
                 assert here._clients[1].state == "ready"
             nursery.cancel_scope.cancel()
+
+
+def test_nodes_that_have_begun_from_different_states_refuse_each_other() -> None:
+    """The first began alone, as the other was not there."""
+
+    async def main() -> None:
+        view = View(2, addresses(2))
+        async with running(view, 0, keeping(b"0"), renews=True, start_point="the state ab") as here:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(here.join, quiet, PATIENCE_S)
+                await jump_once(clock, lambda: here._clients[1]._is_unreached, SILENCE_S)
+            assert here._joined
+            async with running(view, 1, keeping(b"1"), renews=True, start_point="the state cd") as other:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(other.join, quiet, PATIENCE_S)
+                    await until_in_trio(lambda: here._clients[1].state == other._clients[0].state == "refused")
+                    nursery.cancel_scope.cancel()
+                assert not other._joined
+
+    clock = moved_clock()
+    trio.run(main, clock=clock)
 
 
 async def test_new_nodes_take_the_lap_lineage_of_node_0() -> None:

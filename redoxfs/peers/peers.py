@@ -332,6 +332,11 @@ class Peers:
         """The view. `join` may change its number."""
         return self._view
 
+    @property
+    def start_point(self) -> str:
+        """What the laps of the view start from. `join` may change it with the view."""
+        return self._introduction.beginning
+
     def send(self, message: Message) -> None:
         """Ask ``message.home`` until it answers; the service receives the answer."""
         if self._running:

@@ -81,8 +81,9 @@ def differences(here: pb.Introduction, there: pb.Introduction) -> tuple[Differen
             for name in sorted({*here.settings, *there.settings})
         ),
     ]
-    # A node that joins later continues with those that have joined, whatever it would have started from.
-    if not here.joined and not there.joined:
+    # A node that joins later continues with those that have joined, whatever it would have started from. In view 2 or
+    # later it was told where that one starts, and nodes that did not see each other may have begun from two states.
+    if here.view > 1 or not (here.joined or there.joined):
         pairs.append(("start point", here.beginning, there.beginning))
     return tuple(Difference(name, ours, theirs) for name, ours, theirs in pairs if ours != theirs)
 

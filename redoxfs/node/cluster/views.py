@@ -119,7 +119,7 @@ class Membership:
         await self._enter(self._config.view, plan, orders, start_point, self.lap_lineage)
         assert self._peers is not None
         await self._peers.join(self._config.report, self._config.timeout_s)
-        self._view = self._peers.view
+        self._view, self._start_point = self._peers.view, self._peers.start_point
 
     async def take_over(self, place: Mapping[str, Any], turned: Sequence[int]) -> None:
         """Continue as the process that was here before, in place of `start`. The node has recovered, by the
