@@ -137,6 +137,21 @@ def test_a_close_ends_reads_that_are_under_way() -> None:
     assert began(reads) == [0, 1]
 
 
+def test_reads_that_cannot_begin_are_over_and_others_go_on(
+    transfers: Transfers, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Refused(Held):
+        def begin(self, done: Callable[[Sequence[Payload]], None]) -> Callable[[], None]:  # noqa: ARG002 - never called
+            raise RuntimeError("can't start new thread")
+
+    reads = [Refused(0), Refused(1), Refused(2), Held(3)]
+    transfers.submit(reads, True)
+    assert began(reads) == [3]
+    assert transfers.counts()["running"] == 1
+    assert taken(transfers) == [0, 1, 2]
+    assert len(caplog.records) == 3
+
+
 def test_counts_are_of_reads_and_their_bytes_and_time(transfers: Transfers) -> None:
     reads = [Held(0, 30), Held(1, 50), Held(2, 7)]
     transfers.submit(reads, False)

@@ -7,6 +7,7 @@ Results come from a thread of the store. That thread also begins the next reads,
 loop of the node. All else is called by the node's thread alone.
 """
 
+import logging
 import os
 import threading
 from collections import OrderedDict, deque
@@ -15,6 +16,8 @@ from functools import partial
 from time import monotonic_ns
 
 from redoxfs.chunks.store import BackgroundRead, Payload, Read
+
+log = logging.getLogger(__name__)
 
 Done = tuple[Read, Sequence[Payload]]
 
@@ -132,7 +135,12 @@ class Transfers:
 
     def _begin_more(self) -> None:
         while (read := self._next()) is not None:
-            cancel = self._begin(read)
+            try:
+                cancel = self._begin(read)
+            except Exception:
+                log.exception("a read could not begin")
+                self._end(read, ())
+                continue
             with self._lock:
                 # It may be over already.
                 if read in self._under_way:
@@ -168,6 +176,11 @@ class Transfers:
         return None
 
     def _arrived(self, read: Read, payloads: Sequence[Payload]) -> None:
+        self._end(read, payloads)
+        self._begin_more()
+
+    def _end(self, read: Read, payloads: Sequence[Payload]) -> None:
+        """A read is over. It makes room for others."""
         with self._lock:
             self._read_ns += monotonic_ns() - self._under_way.pop(read)
             self._reads += 1
@@ -182,7 +195,6 @@ class Transfers:
                 if not self._signalled:
                     os.eventfd_write(self._fd, 1)
                     self._signalled = True
-        self._begin_more()
 
 
 def _held_bytes(read: Read) -> int:
