@@ -8,6 +8,8 @@ import os
 import re
 import selectors
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Coroutine, Iterator
@@ -21,8 +23,10 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 
 import object_server
+import process_limits
 import pytest
 import xxhash
+from forks import EXECUTED
 from object_server import CUT_SHORT, OTHER_BYTES, REFUSED, SILENT, STATUS_503, Server, serving, times
 from packs import Options, catalog_of, pack_here
 from patience import PATIENCE_S, until
@@ -521,6 +525,62 @@ def test_a_lasting_fault_is_not_retried(server: Server, tmp_path: Path, fault: s
         errors = {file.errno for payload in read.run() for file in payload if isinstance(file, OSError)}
         assert errors == {number}
         assert server.traffic.ranges - before == 1
+
+
+# Threads
+
+READ_AFTER_START = """
+import os, sys
+from redoxfs.objects import parse_address
+from redoxfs.objects.client import Client
+client = Client(parse_address(sys.argv[1]), deadline_s=float(sys.argv[2]))
+threads = lambda: set(os.listdir("/proc/self/task"))
+before = threads()
+client.start()
+started = threads()
+client.run(client.head("manifest.json"))
+print(len(started - before) > 0, len(threads() - started))
+"""
+
+
+def test_a_start_leaves_no_thread_for_the_first_read_to_start(server: Server) -> None:
+    """At a limit of processes none would start."""
+    command = [sys.executable, "-c", READ_AFTER_START, f"{server.url}/dst", str(DEADLINE_S)]
+    run = subprocess.run([*EXECUTED, *command], capture_output=True, text=True, check=False)
+    assert (run.stdout, run.stderr) == ("True 0\n", "")
+
+
+START_WHEN_TOLD = """
+import sys
+from redoxfs.objects import parse_address
+from redoxfs.objects.client import Client
+client = Client(parse_address("http://127.0.0.1:1/dst"), deadline_s=1)
+if sys.argv[1] == "has a loop":
+    client.loop
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    client.start()
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(process_limits.FOLDER is None, reason="this process may not limit the processes of a control group")
+@pytest.mark.parametrize("has_loop", ["has a loop", "has none"])
+def test_a_start_at_a_limit_of_processes_is_an_error(has_loop: str) -> None:
+    command = [*EXECUTED, sys.executable, "-W", "ignore", "-c", START_WHEN_TOLD, has_loop]
+    with (
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as starting,
+        process_limits.limited([starting.pid]) as limit,
+    ):
+        assert starting.stdout is not None
+        assert starting.stdout.readline() == "ready\n"
+        limit.reach()
+        printed, _ = starting.communicate("\n", timeout=PATIENCE_S)
+        assert re.search("can't (start new|spawn worker) thread", printed)
 
 
 # Memory

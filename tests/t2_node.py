@@ -31,7 +31,7 @@ from redoxfs.launch.control import ask_daemon, send_control
 from redoxfs.launch.errors import DaemonError
 from redoxfs.launch.path_status import path_status
 from redoxfs.linux.pids import TICKS_PER_S
-from redoxfs.node import Node, OpenFile, plan_slot, serve_control
+from redoxfs.node import Node, NoThreadError, OpenFile, plan_slot, serve_control
 from redoxfs.node.callers import Callers
 from redoxfs.node.control import clients_file
 from redoxfs.node.loader import SLICE_S, Loader
@@ -81,6 +81,16 @@ async def whole(node: Node, entry: int, thread: int) -> int:
     node.close(opened.handle)
     assert len(data) == 1000
     return int(data.rstrip(b"."))
+
+
+async def test_a_store_that_gets_no_threads_ends_the_start(source: tuple[Catalog, int]) -> None:
+    class Refused(HeldStore):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    with pytest.raises(NoThreadError):
+        async with running(source, Refused()):
+            pass
 
 
 async def test_epochs_are_exact_and_classes_kept(source: tuple[Catalog, int]) -> None:

@@ -129,6 +129,10 @@ class CacheStore(ChunkStore):
         """Wait until all samples that were read are written, or given up."""
         self._writer.flush()
 
+    def start(self) -> None:
+        """Those of the source; the writer's start with the first copies."""
+        self._source.start()
+
     def end(self) -> None:
         """Write the samples that wait, within some seconds. No read may follow."""
         self._writer.close(CLOSE_S)

@@ -297,6 +297,9 @@ class ChunkStore(ABC):
     def open_file(self, entry: int) -> SourceFile:
         """Open any regular file of the tree as it is now. Blocks. Raises OSError."""
 
+    def start(self) -> None:  # noqa: B027 - most stores have no threads of their own
+        """The mount begins: start the threads that reads need. Raises RuntimeError if none can be started."""
+
     def end(self) -> None:  # noqa: B027 - most stores have nothing to end
         """The mount ends; no read follows."""
 

@@ -254,7 +254,7 @@ class Node:
         """Start the reading threads; from a trio task. Raises NoThreadError."""
         try:
             self.supply.start()
-        except BlockingIOError:
+        except (BlockingIOError, RuntimeError):
             raise NoThreadError from None
 
     def stop(self) -> None:

@@ -69,8 +69,9 @@ class Supply:
         self.fetch: Callable[[Content], None] | None = None
 
     def start(self) -> None:
-        """Start the reading threads; from a trio task."""
+        """Start the reading threads, and the threads of the store; from a trio task."""
         store = self._store
+        store.start()
         self._loader = Loader(
             self._arrived,
             threads=store.depth,

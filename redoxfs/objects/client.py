@@ -9,8 +9,8 @@ Attempts are counted here rather than in obstore, whose own retries have no dead
 early. The time between two attempts is drawn anew each time, below a bound that doubles, so that many requests that
 fail together do not come back together.
 
-The event loop starts with the first request, which must not come before a fork: neither it nor obstore's threads
-outlive one. Any thread but that of the event loop may call `Client.run` and `Client.spawn`.
+The event loop starts with `Client.start` or the first request, which must not come before a fork: neither it nor
+obstore's threads outlive one. Any thread but that of the event loop may call `Client.run` and `Client.spawn`.
 """
 
 import asyncio
@@ -113,6 +113,18 @@ class Client:
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop that carries out all requests of this process."""
         return _loop()
+
+    def start(self) -> None:
+        """Start the threads of all requests of this process. Otherwise the first request does, and at a limit of
+        processes it could not. Raises RuntimeError.
+        """
+        try:
+            self.run(_put_in_memory())
+        except BaseException as error:
+            # A panic of Rust is no Exception.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise RuntimeError(str(error)) from error
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Carry out ``work`` in the event loop, and wait for it."""
@@ -408,6 +420,14 @@ def _setting_of(error: Exception) -> str:
     if "Account must be specified" in text:
         return "the storage account is not known (AZURE_STORAGE_ACCOUNT_NAME)"
     return "the settings in the environment cannot be used"
+
+
+async def _put_in_memory() -> None:
+    """A request of obstore that needs its threads and no network."""
+    module = obstore()
+    from obstore.store import MemoryStore
+
+    await module.put_async(MemoryStore(), "nothing", b"")
 
 
 _lock = threading.Lock()

@@ -58,6 +58,10 @@ class ObjectStore(ShardedStore):
         # More parts of a large file would share the line, and each would be cut at its deadline.
         self._parts = asyncio.Semaphore(max(1, most_held_bytes // PART_BYTES))
 
+    def start(self) -> None:
+        """Those of requests."""
+        self._client.start()
+
     def stats(self) -> dict[str, int]:
         """Its part of `objects` in stats.json."""
         counts = self._client.counts
