@@ -18,6 +18,7 @@ from redoxfs.protocol import (
     SlotPolicy,
     homes_by_vc,
 )
+from redoxfs.protocol.slot_nodes.requester import MOST_PASSED
 from redoxfs.protocol.trace import OFF_TRACE, HomeTrace, OwnTrace
 
 SLOTS = 4
@@ -453,6 +454,20 @@ def test_a_position_without_a_claim_is_reported() -> None:
     assert [sample % SLOTS for sample in answer.prefetched] == [0], "for 4, not for 5"
     node0.receive(answer)
     assert sent_by(node0, 9).position == OFF_TRACE
+
+
+def test_positions_that_pass_during_a_long_loss_are_reported_message_by_message() -> None:
+    chunks = MOST_PASSED // SLOTS + 3
+    remote = range(SLOTS, SLOTS * (1 + chunks))
+    node0, _ = two_nodes(*vc_1_of(chunks), window=5, order=remote)
+    node0.lost(1)
+    *passing, before_last, last = remote
+    for sample in passing:
+        assert isinstance(node0.request(sample), Served)
+    node0.found(1)
+    first, second = sent_by(node0, before_last), sent_by(node0, last)
+    assert len(first.passed) == MOST_PASSED
+    assert [*first.passed, *second.passed] == list(range(len(passing)))
 
 
 def test_positions_end_with_their_epoch() -> None:

@@ -41,6 +41,7 @@ from redoxfs.peers.translation import Received, ask, asked, parse, received, rep
 from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.protocol import Given, Hit, RemoteAnswer, RemoteRead, Take
 from redoxfs.protocol.events import Answer, Message
+from redoxfs.protocol.slot_nodes.requester import MOST_PASSED
 
 pytestmark = pytest.mark.slow
 
@@ -405,6 +406,7 @@ def test_messages_and_answers_of_both_kinds_arrive_unchanged() -> None:
     messages: list[Message] = [
         RemoteRead(1, 0, 7, 5, 99, 3, -1, 1 << 40, (Hit(4, -1), Hit(5, 2**33)), (1, 2)),
         RemoteRead(1, 0, 0, 0, 0, 0, 0, 0, (), ()),
+        RemoteRead(1, 0, 0, 0, 0, 0, 0, 0, (), tuple(range(MOST_PASSED))),
         take(2**40, 16, acked_below=2**40),
         replace_take(take(3, 0), attempt=12, room_bytes=0, done=77),
     ]
@@ -412,7 +414,7 @@ def test_messages_and_answers_of_both_kinds_arrive_unchanged() -> None:
         request = parse(pb.AskRequest, ask(caller, message))
         assert request.caller == caller
         assert asked(request, 0, BOUNDS) == message
-    read, took = messages[0], messages[2]
+    read, took = messages[0], messages[3]
     answers: list[tuple[Message, Answer]] = [
         (read, RemoteAnswer(0, read.number, None, (3, 2, 1), (1, 2, LAST_PEER_LAP))),
         (read, RemoteAnswer(0, read.number, 0, (), (7,))),

@@ -23,7 +23,8 @@ MOST_FAILED_FILES = 1 << 20
 """Files in an answer that cannot be sent: all share one error."""
 
 MOST_HITS = 1 << 17
-"""Hits, and passed positions, in one message: 20 times a whole window of the usual size."""
+"""Hits, and passed positions, in one message: 20 times a whole window of the usual size. A requester sends fewer of the
+latter (`MOST_PASSED` of `slot_nodes`)."""
 
 MOST_SETTINGS = 64
 """Settings in an introduction, and differences between two introductions."""

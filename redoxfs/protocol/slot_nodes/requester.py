@@ -18,6 +18,10 @@ ROOM_PARTS = 8
 """One answer may fill this fraction of the remote memory, 1/8. All of it would leave nothing for the requests of other
 workers while one is under way. With the paper's settings an answer brings about 20 samples of the 1,750 that fit."""
 
+MOST_PASSED = 1 << 16
+"""Positions passed in one message; the next ones have the rest. So many pass while a home is lost for long, and a home
+refuses a message of unlimited length each time that it comes."""
+
 NOBODY = -1
 """The ticket of a claim that was cancelled."""
 
@@ -421,7 +425,8 @@ class Requester:
         self._numbers[home] = number + 1
         self._free_bytes -= room
         hits, self._hits[home] = tuple(self._hits[home]), []
-        passed, self._passed[home] = tuple(self._passed[home]), []
+        passed = tuple(self._passed[home][:MOST_PASSED])
+        del self._passed[home][:MOST_PASSED]
         acked_below = next(iter(unanswered), number)
         message = RemoteRead(self._node, home, number, acked_below, sample, self.epoch, position, room, hits, passed)
         unanswered[number] = _Sent(message, room)
