@@ -823,6 +823,19 @@ def name_at(path: Path, device: str | None = None) -> str:
     return str(send_control(path, "name", timeout_s=PATIENCE_S, device=device)["name"])
 
 
+async def test_statistics_of_a_hundred_thousand_class_trees_are_an_answer(tmp_path: Path) -> None:
+    trees = [f"day-{number:05}-of-a-recording/{'x' * 100}" for number in range(100_000)]
+
+    async def stats(_data: bytes) -> dict[str, Any]:
+        return {"trees": trees}
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve_control, tmp_path / "control", {"stats": stats})
+        ask = partial(send_control, tmp_path / "control", "stats", timeout_s=PATIENCE_S)
+        assert (await trio.to_thread.run_sync(ask))["trees"] == trees
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_living_daemons_control_socket_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "control"
     async with trio.open_nursery() as nursery:

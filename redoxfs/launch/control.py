@@ -20,8 +20,8 @@ from redoxfs.launch.path_status import PathStatus, checked_mount, path_status
 from redoxfs.launch.runtime_paths import control_path_of_daemon
 from redoxfs.launch.turn import keeper_of
 
-ANSWER_LIMIT_BYTES = 1 << 23
-"""More than any answer: the longest lists all turns of loaders that a node keeps, in 7 MB."""
+ANSWER_LIMIT_BYTES = 64 << 20
+"""More than any answer: the longest are statistics, with some 200 bytes for each class tree and 1,000 for each peer."""
 
 # For another daemon to begin, which takes a second, and longer for millions of samples or on a busy machine.
 _START_TIMEOUT_S = 60.0
