@@ -199,6 +199,7 @@ async def door(host: Any, bounds: Bounds = BOUNDS, kept_bytes: int = MOST_BYTES)
             spawn=lambda act, *words: bridge.post(nursery.start_soon, act, *words),
             threads=4,
             least_threads=2,
+            most_rereads=2,
             bounds=bounds,
             kept_bytes=kept_bytes,
         )

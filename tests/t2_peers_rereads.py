@@ -2,7 +2,9 @@
 
 import errno
 import random
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -12,6 +14,7 @@ import trio
 import trio.testing
 from patience import PATIENCE_S, until_in_trio
 from t2_peers import (
+    CALL_S,
     SILENCE_S,
     FakeService,
     Losing,
@@ -23,14 +26,18 @@ from t2_peers import (
     moved_clock,
     pair,
     payload_of,
+    replaced,
     running,
+    say,
     told,
 )
 
 from redoxfs.chunks.store import Payload
 from redoxfs.peers import Bounds, Peers, Plaintext, View
 from redoxfs.peers.parts import PART_BYTES
-from redoxfs.peers.server import REREAD_BYTES
+from redoxfs.peers.peers import MOST_REREADS, threads_for
+from redoxfs.peers.server import REREAD_BYTES, SERVICE
+from redoxfs.peers.v1 import peers_pb2 as pb
 
 pytestmark = pytest.mark.slow
 
@@ -107,6 +114,42 @@ async def test_samples_that_are_not_fetched_keep_little_memory() -> None:
             nursery.cancel_scope.cancel()
         # Those that are in use, beside the ones that are kept, are let go by the server's threads.
         await until_in_trio(lambda: len(home.unreleased) <= 4)
+
+
+async def test_samples_that_are_read_again_leave_threads_for_a_hello() -> None:
+    peers, channels, calls_each = 17, 3, 60
+    view = View(1, addresses(peers + 1))
+    calls_at_once = channels * calls_each
+    assert calls_at_once > threads_for(peers)
+    home = FakeService({n: (file(b"%d" % n),) for n in range(calls_at_once)})
+    home.gate = trio.Event()
+    async with running(view, 0, home) as at_home:
+        calls: list[Any] = []
+
+        async def until_all_wait_or_are_refused() -> None:
+            await until_in_trio(lambda: len(home.reread_samples) + sum(call.done() for call in calls) >= calls_at_once)
+
+        def talk() -> Counter[grpc.StatusCode]:
+            with ExitStack() as ends:
+                for node in range(1, channels + 1):
+                    channel = ends.enter_context(Plaintext().channel(view.addresses[0]))
+                    introduction = replaced(at_home._introduction, node=node, incarnation=5)
+                    hello = pb.HelloRequest(caller=introduction).SerializeToString()
+                    say(channel, "Hello", hello)
+                    caller = pb.Caller(node=node, incarnation=5, view=1)
+                    method: Any = channel.unary_unary(f"/{SERVICE}/Reread", None, None)
+                    for sample in range((node - 1) * calls_each, node * calls_each):
+                        request = pb.RereadRequest(caller=caller, sample=sample).SerializeToString()
+                        calls.append(method.future(request, timeout=CALL_S))
+                trio.from_thread.run(until_all_wait_or_are_refused)
+                say(ends.enter_context(Plaintext().channel(view.addresses[0])), "Hello", hello)
+                trio.from_thread.run_sync(home.gate.set)
+                return Counter(call.code() for call in calls)
+
+        codes = await trio.to_thread.run_sync(talk)
+        # Their callers ask again.
+        assert codes.keys() == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert codes[grpc.StatusCode.OK] == MOST_REREADS
 
 
 def test_a_lost_peer_sends_nothing_and_nobody_waits_for_long() -> None:

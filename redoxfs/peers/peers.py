@@ -53,6 +53,10 @@ GONE = ("unreachable", "refused")
 THREADS = 128
 """The most calls that are handled at once, for any number of nodes, beside those that carry messages."""
 
+MOST_REREADS = THREADS // 2
+"""Of those, the most that wait for storage. Without a limit those of 17 peers left no thread for a Hello, and the nodes
+took each other for lost."""
+
 log = logging.getLogger(__name__)
 
 
@@ -192,6 +196,7 @@ class Peers:
             threads=threads_for(len(self._view.addresses) - 1),
             # Two for the messages of each peer, and two for all else.
             least_threads=2 * len(self._view.addresses),
+            most_rereads=MOST_REREADS,
         )
         started = trio.Event()
         trio.lowlevel.spawn_system_task(self._live, started)

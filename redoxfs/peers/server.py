@@ -3,7 +3,8 @@
 gRPC calls the handlers in its own threads. They read constant data only, and enter the trio task through the bridge for
 anything that changes the node. The call with a peer's messages has two threads for as long as it lasts, and a handler
 of a sample that is sent again waits for as long as storage takes. The limits of the clients (`redoxfs.peers.client`)
-keep the number of waiting threads below the number of threads.
+keep the number of waiting threads below the number of threads, and with many peers a limit of those that wait for
+storage does.
 """
 
 import errno
@@ -88,6 +89,7 @@ class Server:
         spawn: starts an async function; called in the trio task.
         threads: the number of calls that are handled at once.
         least_threads: as many threads start with it, for a process that can start none later.
+        most_rereads: the number of calls that wait for a sample to be read again; callers repeat further ones.
         bounds: refuse messages that are out of these.
         kept_bytes: limit for answers that were requested and not fetched; beyond it the oldest are dropped.
     """
@@ -106,6 +108,7 @@ class Server:
         spawn: Callable[..., None],
         threads: int,
         least_threads: int,
+        most_rereads: int,
         bounds: Bounds,
         kept_bytes: int,
     ) -> None:
@@ -129,6 +132,8 @@ class Server:
         self._pool: ThreadPoolExecutor | None = None
         self._server: grpc.Server | None = None
         self.outbox = Outbox(lambda reply: bridge.post(service.release, reply), kept_bytes)
+        # Storage may be slow, and calls that wait for nothing need threads too.
+        self._waiting_rereads = threading.Semaphore(most_rereads)
         # Samples that are sent again, by their numbers.
         self._rereads = Outbox(lambda reply: bridge.post(service.release, reply), REREAD_BYTES)
 
@@ -273,12 +278,17 @@ class Server:
         if part:
             return self._part_of(context, rereads, requester, sample, part)
         what = f"a request of node {requester} for sample {sample} again"
-        answer = self._taken(context, rereads, (requester, sample), what, self._service.reread, sample)
+        if not self._waiting_rereads.acquire(blocking=False):
+            _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "other samples that are sent again are read first")
         try:
-            self._result(context, answer)
-            return _bytes_of(rereads, answer, 0, answer.head)
+            answer = self._taken(context, rereads, (requester, sample), what, self._service.reread, sample)
+            try:
+                self._result(context, answer)
+                return _bytes_of(rereads, answer, 0, answer.head)
+            finally:
+                rereads.leave(answer)
         finally:
-            rereads.leave(answer)
+            self._waiting_rereads.release()
 
     def _part(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = parse(pb.PartRequest, data)
