@@ -817,6 +817,7 @@ class Control(Target):
         views: Any = types.SimpleNamespace(
             _view=types.SimpleNamespace(number=1, addresses=("a:1", "b:1")), _own="a:1", _state=writer
         )
+        views._changing = trio.Lock()
 
         async def change(*_: object) -> None:
             return None
