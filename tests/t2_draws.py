@@ -264,27 +264,12 @@ def test_memory_for_a_share_holds_it_beside_what_is_drawn(catalog: Catalog) -> N
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 7, 20, 45])
-def test_draws_outlive_a_daemon(catalog: Catalog, steps: int) -> None:
+async def test_draws_outlive_a_daemon(catalog: Catalog, steps: int) -> None:
     """Killed every ``steps`` steps: each sample comes once, and a block that was asked for again is the same."""
     lives = itertools.chain([50.0], (float(steps + 4 * number) for number in itertools.count()))
 
     def make(kernel: Any, journal: Any) -> Node:
         return Node(catalog, plan_of(catalog, 40), HeldStore(), timeout_s=PATIENCE_S, kernel=kernel, journal=journal)
-
-    async def main() -> None:
-        mount = Mount(make, lives)
-        drawn: list[int] = []
-        number = 0
-        while len(drawn) < 2 * SPLITS["train"]:
-            number += 1
-            drawn += await _drawn_again(mount, number)
-        assert mount.deaths > 3
-        for epoch in range(2):
-            one = drawn[epoch * SPLITS["train"] :][: SPLITS["train"]]
-            assert set(Counter(one).values()) == {1}
-        mount._life.steps = math.inf
-        assert mount.node.given == len(drawn)
-        mount.end()
 
     async def _drawn_again(mount: Mount, number: int) -> list[int]:
         """As a sampler: the same block, until there is an answer."""
@@ -294,4 +279,16 @@ def test_draws_outlive_a_daemon(catalog: Catalog, steps: int) -> None:
             except Killed:
                 await mount.restart()
 
-    trio.run(main)
+    mount = Mount(make, lives)
+    drawn: list[int] = []
+    number = 0
+    while len(drawn) < 2 * SPLITS["train"]:
+        number += 1
+        drawn += await _drawn_again(mount, number)
+    assert mount.deaths > 3
+    for epoch in range(2):
+        one = drawn[epoch * SPLITS["train"] :][: SPLITS["train"]]
+        assert set(Counter(one).values()) == {1}
+    mount._life.steps = math.inf
+    assert mount.node.given == len(drawn)
+    mount.end()

@@ -163,25 +163,22 @@ async def test_the_owner_of_the_descriptor_delivers(store: DirectoryStore, monke
     loader.close()
 
 
-def test_a_bug_in_delivery_is_logged_and_the_rest_arrives(
+async def test_a_bug_in_delivery_is_logged_and_the_rest_arrives(
     store: DirectoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        delivered: list[int] = []
+    delivered: list[int] = []
 
-        def deliver(_read: Read, payloads: Sequence[Payload]) -> None:
-            delivered.append(number_in(payloads))
-            if delivered[-1] == 2:
-                raise ZeroDivisionError
+    def deliver(_read: Read, payloads: Sequence[Payload]) -> None:
+        delivered.append(number_in(payloads))
+        if delivered[-1] == 2:
+            raise ZeroDivisionError
 
-        loader = Loader(deliver, threads=2)
-        loader.submit(reads_of(store, range(5)), awaited=False)
-        with trio.fail_after(PATIENCE_S):
-            while len(delivered) < 5:
-                await trio.lowlevel.checkpoint()
-        loader.close()
-
-    trio.run(main)
+    loader = Loader(deliver, threads=2)
+    loader.submit(reads_of(store, range(5)), awaited=False)
+    with trio.fail_after(PATIENCE_S):
+        while len(delivered) < 5:
+            await trio.lowlevel.checkpoint()
+    loader.close()
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     caplog.clear()
 

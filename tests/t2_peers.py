@@ -1061,33 +1061,30 @@ async def test_the_health_service_reports_a_joined_node() -> None:
 # Ends
 
 
-def test_close_leaves_no_thread_and_no_waiting_sample() -> None:
+async def test_close_leaves_no_thread_and_no_waiting_sample() -> None:
     before = set(threading.enumerate())
 
-    async def main() -> None:
-        shelf: dict[int, Payload] = {n: (file(bytes(2 * PART_BYTES)),) for n in range(2)}
-        home, requester = FakeService(shelf), FakeService()
-        asleep = Losing("Part", lambda: True, before=True)
-        async with pair(home, requester, transport=Lossy(asleep)) as (at_home, asking):
-            asking.send(take(0, 1))
-            await requester.until(lambda: len(requester.answers) == 1)
-            home.gate = trio.Event()
-            asking.send(take(1, 1))
-            await until_in_trio(lambda: len(home.handled) >= 2)
-            assert not requester.got
-            at_home.close()
-            asking.close()
-            (problem,) = requester.got[0]
-            assert isinstance(problem, OSError)
-            assert problem.errno == errno.EIO
-            asking.send(take(2, 1))
-            asking.follow(0, np.arange(3))
-            at_home.close()
-            assert at_home.stats()["requests_sent"] == 0
-        await trio.testing.wait_all_tasks_blocked(0.01)
-        assert len(requester.answers) == 1
-
-    trio.run(main)
+    shelf: dict[int, Payload] = {n: (file(bytes(2 * PART_BYTES)),) for n in range(2)}
+    home, requester = FakeService(shelf), FakeService()
+    asleep = Losing("Part", lambda: True, before=True)
+    async with pair(home, requester, transport=Lossy(asleep)) as (at_home, asking):
+        asking.send(take(0, 1))
+        await requester.until(lambda: len(requester.answers) == 1)
+        home.gate = trio.Event()
+        asking.send(take(1, 1))
+        await until_in_trio(lambda: len(home.handled) >= 2)
+        assert not requester.got
+        at_home.close()
+        asking.close()
+        (problem,) = requester.got[0]
+        assert isinstance(problem, OSError)
+        assert problem.errno == errno.EIO
+        asking.send(take(2, 1))
+        asking.follow(0, np.arange(3))
+        at_home.close()
+        assert at_home.stats()["requests_sent"] == 0
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert len(requester.answers) == 1
     for thread in set(threading.enumerate()) - before:
         thread.join(PATIENCE_S)
     assert set(threading.enumerate()) == before | {

@@ -303,7 +303,7 @@ def mutated(draw: st.DrawFn, message: bytes) -> bytes:
     return bytes(data)
 
 
-def test_the_server_survives_any_message(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_server_survives_any_message(caplog: pytest.LogCaptureFixture) -> None:
     host = StrictHost()
     seen: set[grpc.StatusCode | None] = set()
 
@@ -334,13 +334,10 @@ def test_the_server_survives_any_message(caplog: pytest.LogCaptureFixture) -> No
             assert isinstance(healthy, bytes)
             assert health_pb2.HealthCheckResponse.FromString(healthy).status
 
-    async def main() -> None:
-        async with door(host) as (server, address):
-            await trio.to_thread.run_sync(fuzz, address)
-            assert len(server.outbox) == 0
-
     threads = threading.active_count()
-    trio.run(main)
+    async with door(host) as (server, address):
+        await trio.to_thread.run_sync(fuzz, address)
+        assert len(server.outbox) == 0
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
     assert grpc.StatusCode.INVALID_ARGUMENT in seen
     assert None in seen
@@ -485,7 +482,7 @@ def huge_requests() -> Iterator[tuple[str, bytes]]:
     yield "Ask", bytes(REQUEST_LIMIT_BYTES + 1)
 
 
-def test_a_message_full_of_one_field_is_cheap(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_message_full_of_one_field_is_cheap(caplog: pytest.LogCaptureFixture) -> None:
     host = StrictHost()
     requests = [*huge_requests()]
 
@@ -496,12 +493,9 @@ def test_a_message_full_of_one_field_is_cheap(caplog: pytest.LogCaptureFixture) 
                 assert check(channel, method, request) in CODES, method
             works(channel)
 
-    async def main() -> None:
-        async with door(host) as (_, address):
-            await trio.to_thread.run_sync(talk, address)
-
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    trio.run(main)
+    async with door(host) as (_, address):
+        await trio.to_thread.run_sync(talk, address)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 400 << 10, "with protobuf's own"
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 

@@ -341,7 +341,7 @@ async def test_a_saved_state_loads_and_nothing_else_does(tmp_path: Path) -> None
     assert encode(ABOUT, node.turns(), 0) == encode(ABOUT, now, 0)
 
 
-def test_a_save_to_a_disk_that_hangs_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_save_to_a_disk_that_hangs_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs, answers = threading.Event(), threading.Event()
     replace = durable.replace
 
@@ -354,27 +354,24 @@ def test_a_save_to_a_disk_that_hangs_holds_up_no_other(tmp_path: Path, monkeypat
     def given_in(name: str) -> int:
         return decode(read_bytes(tmp_path / name)).turns.given
 
-    async def main() -> None:
-        node = pool()
-        writer = StateWriter(StateFile(tmp_path / "own"), lambda: ABOUT, SAMPLES, node)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(writer.save, os.fsencode(tmp_path / "hangs"))
-            assert await trio.to_thread.run_sync(hangs.wait, PATIENCE_S)
-            node.request(0)
-            try:
-                writer.final()
-                assert given_in("own") == 1
-                await writer.save(os.fsencode(tmp_path / "other"))
-                assert given_in("other") == 1
-                nursery.start_soon(writer.save, os.fsencode(tmp_path / "hangs"))
-                await trio.testing.wait_all_tasks_blocked()
-                assert not (tmp_path / "hangs").exists()
-            finally:
-                answers.set()
-        assert given_in("hangs") == 1, "the newer one comes last"
-
     monkeypatch.setattr(durable, "replace", replace_late)
-    trio.run(main)
+    node = pool()
+    writer = StateWriter(StateFile(tmp_path / "own"), lambda: ABOUT, SAMPLES, node)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.save, os.fsencode(tmp_path / "hangs"))
+        assert await trio.to_thread.run_sync(hangs.wait, PATIENCE_S)
+        node.request(0)
+        try:
+            writer.final()
+            assert given_in("own") == 1
+            await writer.save(os.fsencode(tmp_path / "other"))
+            assert given_in("other") == 1
+            nursery.start_soon(writer.save, os.fsencode(tmp_path / "hangs"))
+            await trio.testing.wait_all_tasks_blocked()
+            assert not (tmp_path / "hangs").exists()
+        finally:
+            answers.set()
+    assert given_in("hangs") == 1, "the newer one comes last"
 
 
 def test_a_handed_over_file_is_written_once_more(tmp_path: Path) -> None:

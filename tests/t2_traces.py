@@ -77,17 +77,8 @@ def test_the_epoch_follows_from_the_turns(laps: int, had: int, requests: int, pl
 
 
 @pytest.mark.parametrize(("share", "left"), [(0.0, 20), (0.5, 10), (0.96, 1), (0.99, 20)])
-def test_orders_continue_within_and_after_an_epoch(share: float, left: int) -> None:
+async def test_orders_continue_within_and_after_an_epoch(share: float, left: int) -> None:
     samples = np.arange(SAMPLES, dtype=np.int32)
-
-    async def main() -> None:
-        orders: Orders = orders_of(Sampler(), samples, 2)
-        policy = Following()
-        traces = EpochTracker(0, policy, samples, SAMPLES, orders, *NOBODY)
-        begun = 5 + (share == 0.99)
-        with trio.fail_after(PATIENCE_S):
-            async with trio.open_nursery() as nursery:
-                await check(nursery, traces, policy, begun)
 
     async def check(nursery: trio.Nursery, traces: EpochTracker, policy: Following, begun: int) -> None:
         await traces.start(nursery, 5, share)
@@ -98,7 +89,13 @@ def test_orders_continue_within_and_after_an_epoch(share: float, left: int) -> N
                 assert max(e for node, e in policy.followed if node == 0) == epoch
                 traces.note(sample)
 
-    trio.run(main)
+    orders: Orders = orders_of(Sampler(), samples, 2)
+    policy = Following()
+    traces = EpochTracker(0, policy, samples, SAMPLES, orders, *NOBODY)
+    begun = 5 + (share == 0.99)
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            await check(nursery, traces, policy, begun)
 
 
 @pytest.mark.parametrize("made", [0, 7, 19])

@@ -128,7 +128,7 @@ async def test_all_other_attributes_are_cached_for_ever(source: tuple[Catalog, i
 
 
 @pytest.mark.parametrize("branch", [Branch.DATA, Branch.EXACT, Branch.SERVED])
-def test_a_listing_has_the_attributes_of_lookups(
+async def test_a_listing_has_the_attributes_of_lookups(
     source: tuple[Catalog, int], branch: Branch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed: dict[bytes, Mapping[str, int]] = {}
@@ -137,29 +137,26 @@ def test_a_listing_has_the_attributes_of_lookups(
         listed[name] = told.__getstate__()
         return True
 
-    async def main() -> None:
-        async with operations(source) as served:
-            # Some files are bound, and an exact file has grown since the scan.
-            os.write(grown := os.open("README", os.O_WRONLY | os.O_APPEND, dir_fd=source[1]), b", longer")
-            os.close(grown)
-            bound = ["cat/0.jpg", "cat/1.jpg", "cat/3.jpg", "dog/1.jpg", "dog/2.jpg"]
-            for path in (*bound, "README"):
-                await served.open(entry_at(source, path))
-            for path in ("", "cat", "dog"):
-                listed.clear()
-                folder = inode_of(branch, entry_at(source, path))
-                await served.ops.readdir(FileHandleT(folder), 0, None)  # type: ignore[arg-type]
-                assert len(listed) == 4
-                if branch is Branch.DATA and path:
-                    ours = {f"{path}/{os.fsdecode(name)}" for name, told in listed.items() if told["attr_timeout"]}
-                    assert ours == {name for name in bound if name.startswith(path)}
-                if branch is not Branch.SERVED and not path:
-                    assert listed[b"README"]["st_size"] == len("read me, longer")
-                for name, told in listed.items():
-                    assert told == (await served.ops.lookup(folder, name, CALLER)).__getstate__()
-
     monkeypatch.setattr(pyfuse3, "readdir_reply", reply)
-    trio.run(main)
+    async with operations(source) as served:
+        # Some files are bound, and an exact file has grown since the scan.
+        os.write(grown := os.open("README", os.O_WRONLY | os.O_APPEND, dir_fd=source[1]), b", longer")
+        os.close(grown)
+        bound = ["cat/0.jpg", "cat/1.jpg", "cat/3.jpg", "dog/1.jpg", "dog/2.jpg"]
+        for path in (*bound, "README"):
+            await served.open(entry_at(source, path))
+        for path in ("", "cat", "dog"):
+            listed.clear()
+            folder = inode_of(branch, entry_at(source, path))
+            await served.ops.readdir(FileHandleT(folder), 0, None)  # type: ignore[arg-type]
+            assert len(listed) == 4
+            if branch is Branch.DATA and path:
+                ours = {f"{path}/{os.fsdecode(name)}" for name, told in listed.items() if told["attr_timeout"]}
+                assert ours == {name for name in bound if name.startswith(path)}
+            if branch is not Branch.SERVED and not path:
+                assert listed[b"README"]["st_size"] == len("read me, longer")
+            for name, told in listed.items():
+                assert told == (await served.ops.lookup(folder, name, CALLER)).__getstate__()
 
 
 @pytest.mark.parametrize("most", [1, 3, 4, 5])

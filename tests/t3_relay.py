@@ -126,7 +126,7 @@ async def test_pyfuse3_answers_what_the_session_forwards(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("is_root", [False, True])
-def test_the_replies_to_all_waiting_requests_fit(
+async def test_the_replies_to_all_waiting_requests_fit(
     tmp_path: Path, is_root: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody reads them meanwhile. If they did not fit, pyfuse3 would block the thread that has to read them."""
@@ -134,23 +134,20 @@ def test_the_replies_to_all_waiting_requests_fit(
     def make_room(end: socket.socket) -> None:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, USUAL_ROOM_BYTES)
 
-    async def main() -> None:
-        async with relayed(tmp_path / "data") as (session, operations):
-            operations.gate = trio.Event()
-            sent = []
-            for _ in range(TASKS - 1):
-                sent.append(session.send(wire.statfs()))
-                await trio.testing.wait_all_tasks_blocked()
-            # A task is left for this one.
-            listing = await session.ask(wire.readdirplus(wire.ROOT, wire.ROOT, 0, 4096))
-            assert len(list(wire.parse_dirents(listing, plus=True))) == 3
-            operations.gate.set()
-            await trio.testing.wait_all_tasks_blocked()
-            assert sorted(session.receive().unique for _ in sent) == sent
-
     if not is_root:
         monkeypatch.setattr(relay_module, "_make_room", make_room)
-    trio.run(main)
+    async with relayed(tmp_path / "data") as (session, operations):
+        operations.gate = trio.Event()
+        sent = []
+        for _ in range(TASKS - 1):
+            sent.append(session.send(wire.statfs()))
+            await trio.testing.wait_all_tasks_blocked()
+        # A task is left for this one.
+        listing = await session.ask(wire.readdirplus(wire.ROOT, wire.ROOT, 0, 4096))
+        assert len(list(wire.parse_dirents(listing, plus=True))) == 3
+        operations.gate.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(session.receive().unique for _ in sent) == sent
 
 
 async def test_the_longest_reply_fits(tmp_path: Path) -> None:

@@ -160,54 +160,48 @@ class Epochs:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("fault", [fails, is_short, lacks_files, raises], ids=lambda fault: fault.__name__)
-def test_with_every_nth_read_failing_only_twice_failed_opens_fail(
+async def test_with_every_nth_read_failing_only_twice_failed_opens_fail(
     catalog: Catalog, fault: Callable[[Read], Sequence[Payload]], policy: str
 ) -> None:
-    async def main() -> None:
-        for every in (1, 3, 10):
-            store = FaultyStore(HeldStore(catalog), fault)
-            async with serving(catalog, store, policy) as node:
-                epochs = Epochs(catalog, node)
+    for every in (1, 3, 10):
+        store = FaultyStore(HeldStore(catalog), fault)
+        async with serving(catalog, store, policy) as node:
+            epochs = Epochs(catalog, node)
+            await epochs.exact()
+            assert node.counters.samples_reread == 0
+            failed = 0
+            store.every = every
+            for epoch in range(4):
+                if epoch == 3:
+                    # Samples whose read-ahead failed have their turn in this epoch.
+                    store.every = 0
+                served, raised = await epochs.one()
+                missing = set(range(SAMPLES)) - set(served)
+                assert served == dict.fromkeys(served, 1)
+                assert len(missing) == len(raised)
+                assert missing <= set(store.hit)
+                assert {error.errno for error in raised if isinstance(error, OSError)} <= {errno.EIO}
+                failed += len(raised)
+            # An open that fails has failed its second read.
+            assert failed == len(store.hit) - node.counters.samples_reread
+            assert node.counters.errors == failed
+            assert failed >= 2 * SAMPLES or every > 1
+            for _ in range(2):
                 await epochs.exact()
-                assert node.counters.samples_reread == 0
-                failed = 0
-                store.every = every
-                for epoch in range(4):
-                    if epoch == 3:
-                        # Samples whose read-ahead failed have their turn in this epoch.
-                        store.every = 0
-                    served, raised = await epochs.one()
-                    missing = set(range(SAMPLES)) - set(served)
-                    assert served == dict.fromkeys(served, 1)
-                    assert len(missing) == len(raised)
-                    assert missing <= set(store.hit)
-                    assert {error.errno for error in raised if isinstance(error, OSError)} <= {errno.EIO}
-                    failed += len(raised)
-                # An open that fails has failed its second read.
-                assert failed == len(store.hit) - node.counters.samples_reread
-                assert node.counters.errors == failed
-                assert failed >= 2 * SAMPLES or every > 1
-                for _ in range(2):
-                    await epochs.exact()
-                assert node.counters.errors == failed
-
-    trio.run(main)
+            assert node.counters.errors == failed
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_with_every_nth_read_slow_only_time_is_lost(catalog: Catalog, policy: str) -> None:
-    async def main() -> None:
-        store = FaultyStore(HeldStore(catalog), is_slow)
-        store.every = 7
-        async with serving(catalog, store, policy) as node:
-            epochs = Epochs(catalog, node)
-            for _ in range(3):
-                await epochs.exact()
-            # What the memory holds at a turn, a quarter at most, need not be read again.
-            assert len(store.hit) >= (SAMPLES + 2 * (SAMPLES - SAMPLES // 4)) // 7
-            assert node.counters.errors == 0
-
-    trio.run(main)
+async def test_with_every_nth_read_slow_only_time_is_lost(catalog: Catalog, policy: str) -> None:
+    store = FaultyStore(HeldStore(catalog), is_slow)
+    store.every = 7
+    async with serving(catalog, store, policy) as node:
+        epochs = Epochs(catalog, node)
+        for _ in range(3):
+            await epochs.exact()
+        # What the memory holds at a turn, a quarter at most, need not be read again.
+        assert len(store.hit) >= (SAMPLES + 2 * (SAMPLES - SAMPLES // 4)) // 7
+        assert node.counters.errors == 0
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -281,23 +275,20 @@ CALL_FAULTS = [
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("kind", "fault"), CALL_FAULTS, ids=lambda what: getattr(what, "__name__", what))
-def test_with_every_nth_call_failing_retries_hide_it(
+async def test_with_every_nth_call_failing_retries_hide_it(
     tree: Path, tmp_path: Path, kind: str, fault: Callable[[memoryview, int], int], policy: str
 ) -> None:
-    async def main() -> None:
-        with store_over(kind, tree, tmp_path) as (catalog, store):
-            # A failed sweep over a chunk is followed by a read of each of its eight files.
-            for every in (11, 17) if kind == "packed" else (2, 3, 7):
-                calls = FaultyCalls(fault, every)
-                async with serving(catalog, store, policy) as node:
-                    epochs = Epochs(catalog, node)
-                    with calls.made():
-                        for _ in range(3):
-                            await epochs.exact()
-                    assert calls.hit > 0
-                    assert node.counters.errors == node.counters.samples_reread == 0
-
-    trio.run(main)
+    with store_over(kind, tree, tmp_path) as (catalog, store):
+        # A failed sweep over a chunk is followed by a read of each of its eight files.
+        for every in (11, 17) if kind == "packed" else (2, 3, 7):
+            calls = FaultyCalls(fault, every)
+            async with serving(catalog, store, policy) as node:
+                epochs = Epochs(catalog, node)
+                with calls.made():
+                    for _ in range(3):
+                        await epochs.exact()
+                assert calls.hit > 0
+                assert node.counters.errors == node.counters.samples_reread == 0
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -306,24 +297,21 @@ def test_with_every_nth_call_failing_retries_hide_it(
     [each for each in CALL_FAULTS if each[1] is not call_is_short],
     ids=lambda what: getattr(what, "__name__", what),
 )
-def test_with_every_call_failing_all_opens_fail_and_then_recover(
+async def test_with_every_call_failing_all_opens_fail_and_then_recover(
     tree: Path, tmp_path: Path, kind: str, fault: Callable[[memoryview, int], int], policy: str
 ) -> None:
-    async def main() -> None:
-        with store_over(kind, tree, tmp_path) as (catalog, store):
-            async with serving(catalog, store, policy) as node:
-                epochs = Epochs(catalog, node)
-                with FaultyCalls(fault, 1).made():
-                    for _ in range(2):
-                        served, raised = await epochs.one()
-                        assert not served
-                        assert len(raised) == SAMPLES
-                # In this epoch, read-aheads that failed and are still under way may fail.
-                await epochs.one()
+    with store_over(kind, tree, tmp_path) as (catalog, store):
+        async with serving(catalog, store, policy) as node:
+            epochs = Epochs(catalog, node)
+            with FaultyCalls(fault, 1).made():
                 for _ in range(2):
-                    await epochs.exact()
-
-    trio.run(main)
+                    served, raised = await epochs.one()
+                    assert not served
+                    assert len(raised) == SAMPLES
+            # In this epoch, read-aheads that failed and are still under way may fail.
+            await epochs.one()
+            for _ in range(2):
+                await epochs.exact()
 
 
 # Below a mount, with one of the policies for each fault: above, each fault meets both.
