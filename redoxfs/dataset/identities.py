@@ -49,7 +49,7 @@ _DATE = re.compile(rb"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])")
 # Words before a number, perhaps with another one between, and behind it: score_0_, mK.
 _BEFORE, _BEHIND = re.compile(rb"([A-Za-z]+)[-_. =\d]*$"), re.compile(rb"[-_ ]?([A-Za-z]+)")
 _LAST_WORD = re.compile(rb"[A-Z][a-z]+$")
-# What numbers are of that are values or have an order. Of one letter, only directly behind a number.
+# Words beside numbers that are values or have an order. One letter counts only directly behind a number.
 _UNITS = frozenset(b"a c g h k m n s v w".split())
 _VALUES = frozenset(
     (

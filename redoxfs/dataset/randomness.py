@@ -34,8 +34,8 @@ TWINS_MIN = 3
 PARTS_OF_RANGE = 64
 # Differences in a row that identify a series. Two classes with such a series in common are offset copies.
 WINDOW = 8
-# Of so many numbers of a class, these shares have a partner at the same distance in a class of pairs, though some are
-# lost. Each is compared with all numbers of a class, so only classes of trees that are no larger are judged.
+# In classes of pairs, at least this share of the numbers has a partner at one distance, though some are lost. So many
+# of a class are compared with all of another one. Trees of more classes and larger classes take too long.
 OFFSETS_OF, OFFSET_SHARE, OFFSET_CLASSES_MAX, OFFSET_FILES_MAX = 32, 0.25, 8, 10_000
 # As many differences on either side of a distance show how many pairs have it by chance.
 OFFSETS_AROUND = 50
@@ -47,7 +47,7 @@ BURST_MIN_FILES = 40
 # Chi-squared of ten digits is 9 on average, and exceeds this once in 10**7. Real ids are a little uneven.
 ODD_CHI = 50
 ODD_SHARE = 0.15
-# Of evenly spaced numbers none is so near to the next.
+# The least mean distance of numbers that a clock may have given, and the chance that random ones are never close.
 EVEN_MIN_GAP, EVEN_CHANCE = 20, 1e-6
 # So many numbers with a common step are no chance.
 STEPS_MIN = 30
@@ -223,11 +223,11 @@ def _runs_on(low: NDArray[np.int64], high: NDArray[np.int64], size: NDArray[np.i
 
 
 def _is_even(value: NDArray[np.int64]) -> bool:
-    """Whether numbers keep a distance, as times of a camera do: no two are as near as some of random numbers are."""
+    """Whether numbers keep a distance, as times of a camera do. Of random numbers some are close."""
     gaps = np.diff(np.sort(value))
     mean = (value.max() - value.min()) / max(len(gaps), 1)
-    apart = bool((gaps >= BURST_SHARE * mean).all())
-    return apart and mean >= EVEN_MIN_GAP and (1 - BURST_SHARE) ** len(gaps) < EVEN_CHANCE
+    is_apart = bool((gaps >= BURST_SHARE * mean).all())
+    return is_apart and mean >= EVEN_MIN_GAP and (1 - BURST_SHARE) ** len(gaps) < EVEN_CHANCE
 
 
 def _has_steps(value: NDArray[np.int64], gaps: NDArray[np.int64]) -> bool:
