@@ -147,8 +147,6 @@ def _times(value: NDArray[np.int64], group: NDArray[np.int64], size: NDArray[np.
     # 20210601, 20210601123456, and so on; 01062021; 210601; 123456, which may begin with 0, and with parts of a second.
     day = value // 10 ** np.maximum(length - 8, 0)
     dates = _is_date(day // 10_000, day // 100 % 100, day % 100) & (length >= 8)
-    clock = value % 10 ** np.maximum(length - 8, 0) // 10 ** np.maximum(length - 12, 0)
-    dates &= (length < 12) | ((clock < 2400) & (clock % 100 < 60))
     short = (longest == 6)[group]
     width = longest[group]
 
@@ -161,17 +159,14 @@ def _times(value: NDArray[np.int64], group: NDArray[np.int64], size: NDArray[np.
     day_of_year = leading(7) % 1000
     forms = (
         (DATES_SHARE, dates),
-        (DATES_SHARE, _is_date(value % 10_000, value // 10_000 % 100, value // 10**6) & (longest == 8)[group]),
-        (DATES_SHARE, _is_date(value % 10_000, value // 10**6, value // 10_000 % 100) & (longest == 8)[group]),
+        (DATES_SHARE, _is_date(eight % 10_000, eight // 10_000 % 100, eight // 10**6) & (width >= 8)),
+        (DATES_SHARE, _is_date(eight % 10_000, eight // 10**6, eight // 10_000 % 100) & (width >= 8)),
         (DATES_SHARE, _is_date(2000 + value // 10_000, value // 100 % 100, value % 100) & short),
         *((CLOCK_SHARE, _is_clock(value // 10**part) & (longest == 6 + part)[group]) for part in (0, 2, 3, 6)),
         # 1.0 to 2.0 billion seconds since 1970: 2001 to 2033. Also in parts of a second, or with a number behind them.
         (SECONDS_SHARE, (length >= 10) & (value // 10 ** np.maximum(length - 1, 0) == 1)),
         (SECONDS_SHARE, (value >= TICKS_MIN) & (value < TICKS_MAX)),
         # A day or a year, and a number of that day or year.
-        (DATES_SHARE, _is_date(eight // 10_000, eight // 100 % 100, eight % 100) & (width > 8)),
-        (DATES_SHARE, _is_date(eight % 10_000, eight // 10_000 % 100, eight // 10**6) & (width > 8)),
-        (DATES_SHARE, _is_date(eight % 10_000, eight // 10**6, eight // 10_000 % 100) & (width > 8)),
         (DATES_SHARE, _is_date(2000 + six // 10_000, six // 100 % 100, six % 100) & (width > 8)),
         (DATES_SHARE, _is_year(leading(7) // 1000) & (day_of_year > 0) & (day_of_year <= 366) & (width > 6)),
         (DATES_SHARE, _is_year(leading(4)) & (width > 7)),
