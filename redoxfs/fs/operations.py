@@ -38,7 +38,6 @@ from redoxfs.fs.inodes import (
     CONTROL_NAME,
     DATA,
     EXACT,
-    FIRST_OUTSIDE_DATA,
     HISTORY_INODE,
     HISTORY_NAME,
     MARK_INODE,
@@ -294,13 +293,12 @@ class Operations(pyfuse3.Operations):
     def _served_by_inode(self, inode: int, offset: int) -> bytes:
         """The content of `.redoxfs/served` for a file, without a newline, for a program that has the file open."""
         # A program chooses the number, which may be that of no branch, or of none of its entries.
-        branch, entry = divmod(inode, FIRST_OUTSIDE_DATA)
-        entry -= 1
+        branch, entry = branch_and_entry(inode) if 0 < inode < CONTROL_INODE else (CONTROL, 0)
         if branch not in (DATA, EXACT) or not 0 <= entry < len(self._tree):
             raise OSError(errno.EINVAL, "no file of the tree has this inode")
         if self._tree.is_dir(entry):
             raise OSError(errno.EISDIR, "a directory")
-        return (self._tree.path(entry) if branch == EXACT else self._node.served(entry))[offset:]
+        return (self._tree.path(entry) if branch is EXACT else self._node.served(entry))[offset:]
 
     def _stats_json(self) -> bytes:
         return json.dumps(self._stats(), indent=2).encode() + os.linesep.encode()

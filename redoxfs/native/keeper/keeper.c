@@ -377,8 +377,10 @@ static bool is_mounted(void)
     size_t kept = 0;
     ssize_t bytes;
     bool is_there = false;
+    if (sscanf(text, "%*s %31s", device) != 1)
+        return false;
     int file = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
-    if (file < 0 || sscanf(text, "%*s %31s", device) != 1)
+    if (file < 0)
         return false;
     while ((bytes = read(file, data + kept, sizeof data - 1 - kept)) > 0) {
         char *line = data;
