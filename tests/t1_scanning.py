@@ -32,7 +32,7 @@ def seconds_until_the_end(found: Shown, clock: Clock, entries: int, directories:
             clock.now_s += 0.1
             found(entries, directories)
 
-    with pytest.raises(SourceUnusableError, match=r"^/data: its storage has answered nothing for 60 s of the scan \("):
+    with pytest.raises(SourceUnusableError, match=r"^/data: the storage has not answered for 60 s during the scan \("):
         wait()
     return clock.now_s - begin_s
 

@@ -287,7 +287,7 @@ def test_a_scan_ends_where_storage_answers_nothing(
             server.send_signal(signal.SIGCONT)
             assert mounting.wait(PATIENCE_S) == 3
             assert mounting.stderr.read() == ""
-    assert said == f"redoxfs: {tmp_path}/all: its storage has answered nothing for 2 s of the scan (--timeout)\n"
+    assert said == f"redoxfs: {tmp_path}/all: the storage has not answered for 2 s during the scan (--timeout)\n"
 
 
 def test_a_wrong_number_is_a_usage_error(program: Path, source: Path, slow: Path) -> None:

@@ -61,7 +61,7 @@ def answering(shown: Shown, asked: str, timeout_s: float, clock: Callable[[], fl
         before, called_s = (entries, directories), now
         if waited_s >= timeout_s:
             raise SourceUnusableError(
-                f"{asked}: its storage has answered nothing for {timeout_s:g} s of the scan (--timeout)"
+                f"{asked}: the storage has not answered for {timeout_s:g} s during the scan (--timeout)"
             )
         shown(entries, directories)
 
