@@ -69,6 +69,15 @@ def test_the_cache_is_private_and_leaves_no_other_files(source: Source) -> None:
     assert {path.stat().st_mode & 0o777 for path in source.entry().iterdir()} == {0o600}
 
 
+def test_the_cache_waits_for_no_disk(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    def waits(_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(os, "fsync", waits)
+    source.load()
+    assert source.load()[1]
+
+
 @pytest.mark.parametrize("change", ["add", "remove", "rename", "deep", "chmod"])
 def test_a_change_in_any_directory_means_a_scan(source: Source, change: str) -> None:
     source.load()

@@ -4,8 +4,7 @@ The cached scan of a source and the index of a packed dataset are folders of the
 and checksum match the record. So a damaged file is never mapped, and a length claimed by a damaged header is never
 allocated.
 
-Invariant: the bytes are on disk when `save` and `write_file` return. To make a folder appear whole, write it under
-another name, sync it, and rename it.
+To make a folder appear whole, write it under another name, sync it, and rename it.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ class DamagedArrayError(Exception):
     """A file does not match its record. The text names the file and the difference."""
 
 
-def save(folder: Path, name: str, values: NDArray[Any]) -> dict[str, Any]:
-    """Write ``values`` to ``folder``/NAME.npy, readable only by its owner. Return its record."""
+def save(folder: Path, name: str, values: NDArray[Any], *, sync: bool = True) -> dict[str, Any]:
+    """Write ``values`` to ``folder``/NAME.npy, readable only by its owner, and to the disk with ``sync``. Return its
+    record."""
     path = folder / f"{name}.npy"
     plain = np.ascontiguousarray(values)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -35,7 +35,8 @@ def save(folder: Path, name: str, values: NDArray[Any]) -> dict[str, Any]:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(plain))
         file.write(plain.data)
         file.flush()
-        os.fsync(file.fileno())
+        if sync:
+            os.fsync(file.fileno())
     with open(path, "rb", buffering=0) as written:
         return {
             "bytes": os.fstat(written.fileno()).st_size,
