@@ -75,8 +75,17 @@ def pytest_configure(config: pytest.Config) -> None:
     # What is imported and collected stays. To look for garbage in it meanwhile takes each worker half a second.
     gc.disable()
     meter = spent.Meter()
-    seclusion.seclude()
+    seclusion.seclude(forgotten_files(config))
     forks.take_over()
+
+
+def forgotten_files(config: pytest.Config) -> Path | None:
+    """The folder of this process's files, if nobody will look at them: a run with --basetemp, or in a single process,
+    keeps them."""
+    asked = getattr(config, "workerinput", {"mainargv": ["--basetemp"]})["mainargv"]
+    if any(word.startswith("--basetemp") for word in asked):
+        return None
+    return Path(config.option.basetemp).parent
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
