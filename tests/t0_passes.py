@@ -295,6 +295,8 @@ class Model:
         queues, in_pass = policy._queues, self.job.passes.in_pass_array
         assert policy.resident_bytes == len(self.held) * SIZE_BYTES <= self.job.pool.capacity_bytes
         assert policy._free_bytes >= 0
+        retained = [s for s in self.held if policy.is_retained(s) and queues.is_retained(int(class_of[s]), s)]
+        assert policy.retained_bytes == len(retained) * SIZE_BYTES + policy._put_aside_bytes
         assert {s for s in range(self.job.samples) if policy.is_resident(s)} == self.held
         this_lap, next_lap = np.zeros((2, len(self.job.pool.cells)), int)
         for sample, cls in enumerate(class_of.tolist()):
@@ -473,6 +475,20 @@ def test_a_reader_that_asks_for_sizes_first_gets_what_was_reserved(share: float,
             model.stat(path)
             assert path in model.reserved
             model.open(path)
+
+
+def test_a_sample_that_was_read_again_for_the_next_lap_leaves_the_count_of_retained_ones() -> None:
+    """After a resume nothing is retained yet. The sizes that are asked for then are of the next pass."""
+    for seed in range(4):
+        job = Job([40], 4, resident=0.5, retained=10, seed=seed)
+        model = Model(job)
+        for path in range(40):
+            model.open(path)
+            if path == 20:
+                model.resume(whole=True)
+        for path in range(12, 40):
+            model.stat(path)
+        model.check()
 
 
 @pytest.mark.slow

@@ -173,16 +173,18 @@ class Queues:
             self.stock[cls] += 1
         self.stays[sample] = 0
 
-    def let_go(self, cls: int, sample: int) -> None:
-        """Undo `keep`."""
+    def let_go(self, cls: int, sample: int) -> bool:
+        """Undo `keep`. Returns whether the sample was in the retained section."""
         border, kept, place = self.next[cls] - 1, self.kept[cls] - 1, self._at[sample]
-        if place <= kept:
+        is_retained = place <= kept
+        if is_retained:
             self._swap(place, kept)
             self.kept[cls] = place = kept
         else:
             self.stock[cls] -= 1
         self._swap(place, border)
         self.next[cls] = border
+        return is_retained
 
     def load(self, samples: list[int]) -> tuple[int, list[int]]:
         """Make samples residents: of this lap if they are fresh, else of the next.
