@@ -582,6 +582,29 @@ def test_another_process_continues_the_pass_in_the_memory_that_outlived_one(died
     assert after.read_twice(shuffled(random, N)) == 0
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_reserved_for_the_next_pass_is_of_that_pass_after_a_death(seed: int) -> None:
+    """Readers ask for sizes, and two others have opened paths, when a process dies at the beginning of an epoch."""
+    memory = memoryview(bytearray(Job([40]).policy.passes_bytes()))
+    job, asked, opened = Job([40], seed=seed), range(12, 30), [3, 7]
+    job.policy.keep_passes_in(memory)
+    job.read(range(40))
+    reserved = [job.policy.reserve(path) for path in asked]
+    answers = job.read(opened)
+    turns = job.policy.turns_to_repeat()
+    after = Job([40], seed=seed + 1)
+    after.policy.keep_passes_in(memory)
+    after.policy.recover(turns)
+    for sample in reserved:
+        assert sample is not None
+        after.policy.reserve_again(sample)
+    for path, sample in zip(asked, reserved, strict=True):
+        assert sample is not None
+        answers.append(after.policy.take(sample, path).sample)
+    answers += after.read({*range(40)}.difference(asked, opened))
+    assert len({*answers}) == 40
+
+
 def test_an_epoch_that_was_told_and_broken_off_before_half_of_it_is_not_counted() -> None:
     cells, sizes = np.arange(80, dtype=np.int32).reshape(20, 4), np.ones(80, np.int64)
     policy = PoolPolicy(cells, np.zeros(80, np.int32), sizes, capacity_bytes=20, seed=0)

@@ -77,9 +77,9 @@ MOST_NOTED = 1 << 31
 NOBODY = -1
 """In a log: nobody saw the answer of this open."""
 
-LAYOUT = 1
+LAYOUT = 2
 _HEAD = 8
-_OF_TREE = 5
+_OF_TREE = 6
 
 
 class PassState(NamedTuple):
@@ -344,7 +344,6 @@ class Pass:
         """After another process: whether the run has all paths, or had before its laps ended and is not closed."""
         if self.lap_from > self.since:
             self.was_full_at = self.complete_at = self.lap_from
-            self.complete_from = self.since
             self.watches = True
         elif self.paths and self.opens >= self.paths:
             self.complete -= 1
@@ -402,7 +401,8 @@ class Passes:
     """The runs of all trees.
 
     ``head``     int64: layout, samples, the last open (its path, and above 32 bits how many turns this process had
-                 given with it), turns given before; by tree: since, lap, complete, early, lap_from
+                 given with it), turns given before; by tree: since, lap, complete, early, lap_from,
+                 complete_from
     ``asked``    int32[S]: the last open of each path, in its tree's count; 0: none
     ``in_pass``  uint8[S]: whether each sample was served in its tree's run
     ``began``    int64[C]: the last open before each class's lap began
@@ -471,15 +471,16 @@ class Passes:
 
     def keep(self, tree: Pass) -> None:
         """Write down what has changed of a run, other than its opens."""
-        self._of_trees[tree.number] = (tree.since, tree.lap, tree.complete, tree.early, tree.lap_from)
+        numbers = tree.since, tree.lap, tree.complete, tree.early, tree.lap_from, tree.complete_from
+        self._of_trees[tree.number] = numbers
 
     def _continue(self) -> None:
         self.in_pass_array[:] = False
         for tree in self.trees:
-            tree.since, tree.lap, tree.complete, tree.early, lap_from = self._of_trees[tree.number].tolist()
+            tree.since, tree.lap, tree.complete, tree.early, *kept = self._of_trees[tree.number].tolist()
             tree.turn = max(tree.since, int(self.asked_array[self.samples(tree)].max(initial=0)))
             tree.forget_evidence()
-            tree.lap_from = lap_from
+            tree.lap_from, tree.complete_from = kept
             self._find_voids(tree)
             self.in_pass_array[tree.entries(tree.since, tree.turn)[0]] = True
 
