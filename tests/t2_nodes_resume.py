@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -239,13 +240,18 @@ async def test_a_new_view_restarts_the_files_too(tmp_path: Path, dataset: Datase
         assert served + await job.read(lives, ALL[18:]) == job.once()
 
 
-async def test_turns_of_earlier_laps_are_not_merged_with_these(tmp_path: Path, dataset: Dataset) -> None:
-    """A node that gives no sample writes nothing, and its old file stays."""
+@pytest.mark.parametrize("set_back_s", [0, 3600])
+async def test_turns_of_earlier_laps_are_not_merged_with_these(
+    tmp_path: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, set_back_s: int
+) -> None:
+    """A node that gives no sample writes nothing, and its old file stays. Clocks may be set back meanwhile."""
+    now_ns = time.time_ns
     async with job_at(tmp_path, dataset) as job:
         lives = await job.started(2)
         await job.read(lives, ALL)
         await job.read(lives, ALL[:45])
         await ended(lives)
+        monkeypatch.setattr(time, "time_ns", lambda: now_ns() - set_back_s * 1_000_000_000)
         lives = await job.started(2)
         served = await job.read(lives[:1], ALL[:9])
         await ended(lives)

@@ -382,6 +382,13 @@ class StateWriter:
         if self._file is not None:
             self._file.number(self._all.node, self._all.nodes)
 
+    def lineage_before(self) -> str:
+        """The lineage of the laps that the file is of; empty where there is none. In any thread."""
+        try:
+            return "" if self._file is None else decode(read_bytes(self._file.path)).lap_lineage
+        except (OSError, StateError):
+            return ""
+
     def encoded(self) -> bytes:
         """This node's turns, as in its file."""
         return encode(self._own_about(), self._node.kept_turns(whole=True), time.time_ns())

@@ -98,7 +98,7 @@ class Peers:
         max_answer_bytes: a larger answer is an error for each of its samples.
         max_turns_bytes: the longest state file that a peer may have.
         start_point: what the laps of the view start from: ANEW, RESUMED, or the name of a state that was loaded.
-        lap_lineage: identifies these laps among those of other times; where all begin anew, node 0 decides it.
+        lap_lineage: identifies these laps among those of other times; where all begin anew, the greatest of all nodes'.
         bounds: messages that are out of these are refused.
         renews: this view follows another, and peers may not have heard of it yet.
         before: of the process that this one goes on as; None: no other was here.
@@ -137,7 +137,7 @@ class Peers:
         self._silence_s = silence_s
         self._max_answer_bytes = max_answer_bytes
         self._max_turns_bytes = max_turns_bytes
-        # The lap lineages of others. One that has joined counts before node 0, which may have been restarted.
+        # The lap lineages of others. One that has joined counts before those that may have been restarted.
         self._lineages: dict[int, tuple[bool, str]] = {}
         # The start point of a later view that this node has found itself in.
         self._caught_up = ""
@@ -288,7 +288,7 @@ class Peers:
 
     async def _begin(self, timeout_s: float) -> str:
         """Start the laps where all nodes are. Returns their lineage. Raises ValueError, JoinTimeoutError."""
-        _, lap_lineage = max(self._lineages.values(), default=(False, self._introduction.origin))
+        _, lap_lineage = max([*self._lineages.values(), (False, self._introduction.origin)])
         if self._begun:
             self._laps.rejoin(np.maximum.reduce(list(self._begun.values())))
             return lap_lineage
@@ -518,7 +518,7 @@ class Peers:
 
     def _know(self, other: pb.Introduction) -> None:
         node, incarnation = other.node, other.incarnation
-        if not (self._joined or self._renews) and (other.joined or node == 0 or self._caught_up):
+        if not (self._joined or self._renews):
             self._lineages[node] = other.joined, other.origin
         known, self._incarnations[node] = self._incarnations[node], incarnation
         self._clients[node].know(incarnation)

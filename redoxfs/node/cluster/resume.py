@@ -4,8 +4,9 @@ Nodes that are started with ``--resume`` send each other what they kept, and eac
 node answers for samples before it has. A node that takes the place of another process resumes nothing: it takes part
 from the next lap of each class.
 
-Laps that began at different times have different *lineages*. A lineage is a text, greater for later laps; node 0 makes
-the first one, and each view derives its own from the one before. Of kept files only those of the latest lineage count.
+Laps that began at different times have different *lineages*. A lineage is a text, greater for later laps. Where all
+begin anew, it is the greatest of what the nodes propose, and each view derives its own from the one before. Of kept
+files only those of the latest lineage count.
 
 All methods are called in the node's task.
 """
@@ -63,8 +64,7 @@ class Laps:
         self._samples = samples
         self._flush = flush
         self._say = say
-        # Used where all nodes start anew and this is node 0. Greater than that of all earlier laps.
-        self.lineage = f"{time.time_ns():020}-{secrets.token_hex(4)}.{0:08}."
+        self.lineage = ""
 
     def begin(self, kept: bytes) -> None:
         """The laps start from ``kept`` now: the file of a state, or empty to count from one."""
@@ -151,6 +151,17 @@ class Laps:
             except StateError as error:
                 raise ValueError(f"{address}: cannot use its state: {error}") from error
         return decoded
+
+
+def new_lineage(node: int, before: str) -> str:
+    """What a node proposes where all begin anew, if the file that it has is of the laps ``before``; empty: it has none.
+
+    Node 0 proposes the time. Clocks are set back, and hosts differ, so each node proposes at least what is greater than
+    the lineage of its file.
+    """
+    digits = before.partition("-")[0]
+    least = int(digits) + 1 if digits.isdigit() else 0
+    return f"{max(least, 0 if node else time.time_ns()):020}-{secrets.token_hex(4)}.{0:08}."
 
 
 def lineage_after(lineage: str, start_point: str) -> str:

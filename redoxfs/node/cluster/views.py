@@ -20,7 +20,7 @@ import trio
 from redoxfs.node.cluster.epochs import EpochTracker, Orders, Sampler
 from redoxfs.node.cluster.messages import Messages
 from redoxfs.node.cluster.prefetch import Prefetch
-from redoxfs.node.cluster.resume import Laps, lineage_after, part_of
+from redoxfs.node.cluster.resume import Laps, lineage_after, new_lineage, part_of
 from redoxfs.node.node import Node
 from redoxfs.node.plan import Plan, Sharing
 from redoxfs.node.posts import Posts
@@ -116,7 +116,8 @@ class Membership:
         start_point = ANEW if self._config.kept is None else RESUMED
         plan = self._node.plan
         orders = self.prefetch.orders(plan.nodes)
-        await self._enter(self._config.view, plan, orders, start_point, self.lap_lineage)
+        lineage = new_lineage(self._config.node, await in_thread(self._state.lineage_before))
+        await self._enter(self._config.view, plan, orders, start_point, lineage)
         assert self._peers is not None
         await self._peers.join(self._config.report, self._config.timeout_s)
         self._view, self._start_point = self._peers.view, self._peers.start_point
