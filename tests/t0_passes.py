@@ -462,6 +462,17 @@ def test_a_pass_that_is_said_to_begin_gets_all_samples_at_once() -> None:
     assert job.policy.passes_given_twice == 0
 
 
+@pytest.mark.parametrize("first", [1, 20, 250])
+def test_epochs_in_order_that_began_with_another_file_are_exact_once_one_is_told(first: int) -> None:
+    """Nothing else tells which file is the first one: an epoch that begins with any other has the same order."""
+    job = Job(ONE, seed=first)
+    job.read(range(first, N))
+    twice_in = [job.read_twice(range(N)) for _ in range(4)]
+    assert 0 < min(twice_in) <= max(twice_in) <= min(first, 0.3 * N)
+    job.policy.begin_pass(0)
+    assert not any(job.read_twice(range(N)) for _ in range(4))
+
+
 @pytest.mark.parametrize("order", ["in order", "shuffled"])
 @pytest.mark.parametrize("classes", [1, 3, 10])
 @pytest.mark.parametrize("share", [0.1, 0.4, 1])
