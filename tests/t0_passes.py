@@ -528,6 +528,17 @@ def test_two_readers_in_order_of_some_classes_get_most_of_the_sizes_that_they_as
     assert wrong < 0.07 * opens
 
 
+def test_a_size_that_is_asked_for_within_the_next_pass_is_of_that_wherever_it_is_found_to_begin() -> None:
+    """The pass had all paths, with the help of the first ones of the next, which are in order."""
+    for seed in range(8):
+        model = Model(Job([14], seed=seed))
+        for path in (2, *range(4, 14), 0, 1, 2, 3):
+            model.open(path)
+        model.stat(12)
+        for path in range(8, 13):
+            model.open(path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["whole", "drop_last", "3 left out", "7 before each", "in order"])
 def test_epochs_read_each_chunk_once_and_do_not_depend_on_each_other(kind: str) -> None:

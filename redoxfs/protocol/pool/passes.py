@@ -307,7 +307,9 @@ class Pass:
         if last <= self.since:
             return self.since
         if self.complete_at and last > self.complete_from + max(EARLY, EARLY_SHARE * self.paths):
-            return max(last, self.complete_at)
+            # Other evidence may close it where a path was repeated first.
+            first = self.repeats_from if self.repeats_from > self.since else self.turn + 1
+            return max(last, min(self.complete_at, first - 1))
         return last
 
     def _close(self, end: int, since: int) -> int:
