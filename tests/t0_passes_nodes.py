@@ -575,6 +575,25 @@ def test_an_epoch_of_one_tree_is_none_of_another() -> None:
         assert not twice(got)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_readers_have_reserved_comes_in_the_epochs_of_other_nodes_as_well(first: int) -> None:
+    """Node 0 has all samples. Its readers ask for all sizes in the next epoch, or in the one before: node 1 is told of
+    the next one first."""
+    job = Job(2, [0] * 4)
+    job.most_messages = 100
+    for number in range(2):
+        job.tell(number)
+    got = [job.open(0, path) for path in range(2)] if not first else []
+    job.tell(first)
+    reserved = [job.nodes[0].reserve(path) for path in range(4)]
+    got += [job.open(1, path) for path in (range(2) if first else range(2, 4))]
+    if first:
+        job.tell(0)
+        got += [job.open(0, path) for path in range(2, 4)]
+    assert sorted(got) == [0, 1, 2, 3]
+    assert sorted(map(str, reserved)) == ["0", "1", "2", "3"]
+
+
 def test_one_node_may_be_told_alone_for_ever() -> None:
     """As of a validation that the first rank reads. What others remember of its epochs has a bound."""
     job = Job(3, [path % 4 for path in range(120)])

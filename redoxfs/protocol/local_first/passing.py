@@ -32,7 +32,7 @@ from the first message.
 
 import numpy as np
 
-from redoxfs.arrays import Int32
+from redoxfs.arrays import Flags, Int32, Numbers
 from redoxfs.protocol.events import Served
 from redoxfs.protocol.local_first.laps import EMPTY_ROUNDS, Laps
 from redoxfs.protocol.local_first.messages import Given, Take
@@ -53,6 +53,11 @@ def goes_by_laps(tree: HomePass, message: Take | Given) -> bool:
 def differ(epoch: int, other: int) -> bool:
     """Whether two epochs, as in messages, are known and not the same."""
     return 0 < epoch != other > 0
+
+
+def _first(members: Numbers, *allowed: Flags) -> int | None:
+    """The first of ``members`` that is ``allowed``, bool[n]; where none is, by the next of these."""
+    return next((int(members[each.argmax()]) for each in allowed if each.any()), None)
 
 
 class Passing(Laps):
@@ -257,6 +262,8 @@ class Passing(Laps):
         """Give a copy of an own sample in another epoch, where none left in the present one."""
         members = self._free_members(cls)
         if not len(members):
+            members = self._own_members(cls)
+        if not len(members):
             return None
         self.passes_given_twice += 1
         return self._pool.give_copy(int(members[self.passes_given_twice % len(members)]))
@@ -277,31 +284,37 @@ class Passing(Laps):
         is_free = self._passes.are_none_of(members, ahead[self._class_array[ahead] == cls])
         is_free &= self._passes.are_none_of(members, self._reserved_here(cls))
         gone = self._passes.gone_array[members]
-        for allowed in (is_free & gone, is_free):
-            at = int(allowed.argmax()) if len(allowed) else 0
-            if len(allowed) and allowed[at]:
-                sample = int(members[at])
-                given[sample] = None
-                return [self._pool.give_copy(sample)]
-        return []
+        sample = _first(members, is_free & gone, is_free)
+        reserved = [] if sample is not None else [own for own in self._reservations.own_of(cls) if own not in given]
+        if sample is None and not reserved:
+            return []
+        # One that is reserved may be opened in that epoch as well, so the reservation ends.
+        sample = self.choose_victim(reserved) if sample is None else sample
+        served = self._pool.give_copy(sample)
+        if reserved:
+            served.preempted = self._reservations.remove_own(cls, sample)
+            self._pool.put_back(sample)
+        given[sample] = None
+        return [served]
 
     def _give_late(self, cls: int, epoch: int) -> list[Served]:
         """Give a sample in an epoch before the present one."""
         late = self._late.get((cls, epoch))
         if late:
-            sample = late.pop()
+            taken = late.pop()
             if not late:
                 del self._late[cls, epoch]
-            return [Served(sample, remote=True)]
+            return [Served(taken, remote=True)]
         bit = 1 << self._tree_of_class[cls].epoch - 1 - epoch
         members = self._own_members(cls)
-        reserved = self._reserved_here(cls)
-        for at in np.flatnonzero(self._rest_array[members] & bit):
-            sample = int(members[at])
-            if sample not in reserved:
-                self._rest[sample] &= ~bit
-                return [self._pool.give_copy(sample)]
-        return []
+        is_left = self._rest_array[members] & bit > 0
+        # One that is reserved for a reader here, in the present epoch, comes in that one as well.
+        is_free = self._passes.are_none_of(members, self._reserved_here(cls))
+        sample = _first(members, is_left & is_free, is_left)
+        if sample is None:
+            return []
+        self._rest[sample] &= ~bit
+        return [self._pool.give_copy(sample)]
 
     def _know_epoch(self, tree: HomePass, epoch: int, *, holds: bool) -> None:
         tree.epoch = epoch

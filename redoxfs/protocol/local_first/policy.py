@@ -302,7 +302,7 @@ class LocalFirst(Passing, SharedServingPolicy):
                 oldest = self._oldest(cls)[1]
                 if is_of_other and not oldest:
                     # Nothing left in the present epoch: all of the class may be given again in another one.
-                    oldest = int(len(self._free_members(cls)) > 0)
+                    oldest = int(self._own_of[cls] > 0)
         lap, done, epoch = self._lap[cls], self._done[cls], tree.epoch + 1
         return Given(self._node, number, cls, lap, samples, left, done, epoch, again, oldest, tree.since, tree.holds)
 

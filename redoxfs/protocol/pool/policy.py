@@ -235,9 +235,10 @@ class PoolPolicy(Loads, ServingPolicy):
         return was_resident
 
     def give_copy(self, sample: int) -> Served:
-        """Give a sample that is not reserved, and leave it where it is: it has no turn by that."""
-        if self.is_resident(sample):
-            return Served(sample, kept=True)
+        """Give a sample, and leave it where it is: it has no turn by that. It is not loaded if it is reserved."""
+        is_resident = self.is_resident(sample)
+        if is_resident or self._queues.had[sample] == RESERVED:
+            return Served(sample, kept=is_resident)
         load = Load(self._chunk_of[sample], (sample,))
         self._now += DELIVERED_PER_REQUEST
         return Served(sample, (load,))
