@@ -32,6 +32,7 @@ from redoxfs.native import Buffer
 from redoxfs.peers import Identity, JoinTimeoutError, Peers, Plaintext, RefusedError, Reply, View
 from redoxfs.peers.asking import ASKING_THREADS
 from redoxfs.peers.bounds import LAST_PEER_LAP, Bounds
+from redoxfs.peers.channel import listening_at
 from redoxfs.peers.client import PARTS_AT_ONCE, Client
 from redoxfs.peers.fields import PAYLOAD_TAG, split_payload, with_payload
 from redoxfs.peers.parts import PART_BYTES, Assembly, Cut, FileHead
@@ -927,6 +928,24 @@ async def test_a_node_of_an_earlier_view_does_not_fail_a_start() -> None:
         await refused(old, f"{found[0]}: has another view")
         async with running(view, 1, FakeService()) as there:
             await join_all(here, there)
+
+
+@pytest.mark.parametrize(
+    ("others", "where"), [("10.0.0.2", "[::]:7420"), ("127.0.0.1", "machine:7420"), ("unknown", "[::]:7420")]
+)
+def test_a_node_whose_name_is_a_loopback_address_is_reached_by_others_alone(
+    monkeypatch: pytest.MonkeyPatch, others: str, where: str
+) -> None:
+    found = {"machine": "127.0.1.1", "other": others}
+
+    def resolve(host: str, *_: object, **__: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        if found[host] == "unknown":
+            raise socket.gaierror
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (found[host], 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    assert listening_at(("machine:7420", "other:7420"), 0) == where
+    assert listening_at(("other:7420", "machine:7420"), 0) == "other:7420"
 
 
 async def test_swapped_addresses_are_reported() -> None:

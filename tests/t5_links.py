@@ -221,3 +221,26 @@ def test_opens_end_in_time_over_a_slow_link_each_sample_once(
     assert job.longest_s() < IN_TIME_S
     assert job.failed() == 0
     assert job.turns() == dict.fromkeys(names, 1)
+
+
+OWN_NAME = r"""
+mount --bind "$0" /etc/hosts
+exec "$@"
+"""
+"""For a shell in a new mount namespace: a command with another list of hosts."""
+
+
+def test_nodes_meet_whose_own_names_are_loopback_addresses(machine: Machine, source: Path, network: Network) -> None:
+    """As on Debian, whose installer writes 127.0.1.1 beside the name of the machine."""
+    hosts = [address.partition(":")[0] for address in network.addresses[:2]]
+
+    def inside(node: int) -> list[str]:
+        lines = ["127.0.0.1 localhost", f"127.0.1.1 redox-{node}", f"{hosts[1 - node]} redox-{1 - node}"]
+        path = machine.folder / f"hosts-{node}"
+        path.write_text("\n".join(lines) + "\n")
+        in_namespace = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", OWN_NAME, str(path)]
+        return [*network.inside(node), *in_namespace]
+
+    names = [f"redox-{node}:{netspaces.PORT}" for node in range(2)]
+    machine.mount_nodes(source, names, *OPTIONS, "--insecure", inside=inside)
+    assert all("all nodes have answered" in told for told in machine.told)

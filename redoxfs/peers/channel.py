@@ -5,6 +5,7 @@ The other `Transport` is `redoxfs.peers.tls`.
 """
 
 import errno
+import ipaddress
 import os
 import re
 import socket
@@ -119,6 +120,26 @@ class Plaintext:
     def for_view(self, view: View) -> "Plaintext":
         del view
         return self
+
+
+def listening_at(addresses: Sequence[str], node: int) -> str:
+    """Where a node of a list listens.
+
+    On Debian the name of a machine is a loopback address there, where no other machine can call it. Then the node
+    listens at all addresses of the machine, unless all nodes are on the loopback.
+    """
+    own = addresses[node]
+    if not _is_loopback(own) or all(map(_is_loopback, addresses)):
+        return own
+    return f"[::]:{own.rpartition(':')[2]}"
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        found = socket.getaddrinfo(address.rpartition(":")[0].strip("[]"), None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(name[0]).is_loopback for *_, name in found)
 
 
 def listen(address: str, add_port: Callable[[], int]) -> None:

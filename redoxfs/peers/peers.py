@@ -21,7 +21,7 @@ from redoxfs.chunks.store import Payload
 from redoxfs.native import Histogram
 from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.bridge import Bridge
-from redoxfs.peers.channel import Plaintext, Transport
+from redoxfs.peers.channel import Plaintext, Transport, listening_at
 from redoxfs.peers.client import CALLS_AT_ONCE, Client
 from redoxfs.peers.server import Server
 from redoxfs.peers.service import LapService, PeerService
@@ -102,7 +102,7 @@ class Peers:
         bounds: messages that are out of these are refused.
         renews: this view follows another, and peers may not have heard of it yet.
         before: of the process that this one goes on as; None: no other was here.
-        listen: the address to listen at, if not this node's address in the view.
+        listen: the address to listen at, if not that of `listening_at`.
         post: see `Bridge`.
     """
 
@@ -143,7 +143,7 @@ class Peers:
         self._caught_up = ""
         self._bounds = bounds
         self._renews = renews
-        self._listen = listen or view.addresses[node]
+        self._listen = listen or listening_at(view.addresses, node)
         self._transport = transport or Plaintext()
         self._post = post
         self._introduction = introduce(
