@@ -9,6 +9,7 @@ import pytest
 from forks import EXECUTED
 from machine import PATIENCE_S, Machine, contents, has_ended
 from patience import until
+from ports import reserve_addresses
 
 WITHOUT_EFFECT = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 
@@ -121,4 +122,23 @@ def test_a_cluster_bears_signals_from_when_its_folders_are_there(
     machine.environment["PYTHONPATH"] = str(tmp_path / "site")
     machine.ok("cluster", "up", source, tmp_path / "nodes", "--nodes", "2", "--memory", "1MiB")
     machine.ok("cluster", "down", tmp_path / "nodes")
+    assert machine.nothing_is_left()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a namespace of processes needs root")
+def test_the_first_process_of_a_container_can_be_ended_before_it_serves(machine: Machine, source: Path) -> None:
+    """The kernel gives that process no signal for which it has no handler."""
+    machine.before = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "unchanged")
+    nodes = ("--nodes", ",".join(reserve_addresses(2)), "--node-rank", "0")
+    command = machine.command("mount", "-f", *nodes, source, machine.mnt)
+    with subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True) as container:
+        try:
+            assert container.stderr is not None
+            assert any(line.startswith("waiting for") for line in container.stderr)
+            children = Path(f"/proc/{container.pid}/task/{container.pid}/children").read_text().split()
+            os.kill(int(children[0]), signal.SIGTERM)
+            assert container.wait(PATIENCE_S) == 128 + signal.SIGTERM
+        finally:
+            container.kill()
+    machine.before = ()
     assert machine.nothing_is_left()

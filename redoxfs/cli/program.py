@@ -90,6 +90,9 @@ def _dispatch(argv: Sequence[str] | None) -> int:
 
         # Some programs that start others ignore the ends of children. Nobody could then wait for ours.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if os.getpid() == 1:
+            # The kernel keeps a signal from the first process of a container that has no handler for it.
+            signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
         # Modules never become garbage. Left out of all collections, they also stay shared with what we fork.
         gc.freeze()
         gc.enable()
