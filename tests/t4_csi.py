@@ -378,6 +378,20 @@ def test_a_pod_without_its_empty_dir_is_published_later(node: Node, pod: Pod) ->
     node.call("Node", "NodePublishVolume", request)
 
 
+def test_a_second_volume_of_a_pod_needs_an_empty_dir_of_its_own(node: Node, pod: Pod) -> None:
+    """Else each would get the other's sidecar, and with it its dataset."""
+    pod.publish()
+    second = pod.request(classes="dir")
+    second.target_path = second.target_path.replace("/data/", "/val/")
+    pod.outer_target.parent.with_name("val").mkdir()
+    code, line = node.refusal("Node", "NodePublishVolume", second)
+    assert code == INVALID
+    assert line.startswith("emptyDir 'redoxfs' of pod default/train is for volume 'data': give volume 'val' one of its")
+    pod.serving()
+    assert pod.samples() == ALL
+    pod.end()
+
+
 def test_a_foreign_mount_at_the_target_is_left_alone(node: Node, pod: Pod) -> None:
     pod.outer_target.mkdir()
     assert node.run("mount", "-t", "tmpfs", "x", pod.outer_target).returncode == 0

@@ -55,7 +55,7 @@ class Volumes:
         self._kubelet = kubelet
         self._records = records
         self._volumes: dict[Path, Volume] = {}
-        self._busy: set[Path] = set()
+        self._busy: set[Path | tuple[str, str]] = set()
         self._lock = threading.Lock()
 
     def restore(self) -> None:
@@ -78,8 +78,16 @@ class Volumes:
 
     def publish(self, place: Place, record: Record) -> None:
         """Mount a volume, and listen for its sidecar. Raises CsiError."""
-        with self._alone(place):
+        meeting = place.pod_uid, record.empty_dir
+        with self._alone(place, meeting):
             known = self._volumes.get(place.target)
+            for target, other in list(self._volumes.items()):
+                # Each would get the other's sidecar, and serve its dataset.
+                if other.meeting == meeting and target != place.target:
+                    raise invalid(
+                        f"emptyDir {record.empty_dir!r} of pod {record.pod} is for volume {target.parent.name!r}: give "
+                        f"volume {place.volume!r} one of its own, which its attribute empty-dir names"
+                    )
             if known is not None:
                 if known.record != record:
                     raise CsiError(
@@ -127,17 +135,18 @@ class Volumes:
         self._records.close()
 
     @contextmanager
-    def _alone(self, place: Place) -> Iterator[None]:
-        """Refuse two calls about one volume at a time, as the specification has it."""
+    def _alone(self, place: Place, *more: tuple[str, str]) -> Iterator[None]:
+        """Refuse two calls about one volume at a time, as the specification has it; or about one of ``more``."""
+        about: set[Path | tuple[str, str]] = {place.target, *more}
         with self._lock:
-            if place.target in self._busy:
+            if self._busy & about:
                 raise CsiError(grpc.StatusCode.ABORTED, f"{place.target}: another call for it is in progress")
-            self._busy.add(place.target)
+            self._busy |= about
         try:
             yield
         finally:
             with self._lock:
-                self._busy.remove(place.target)
+                self._busy -= about
 
     def _check_empty_dir(self, place: Place, record: Record) -> None:
         try:
@@ -188,10 +197,12 @@ class Volume:
     """A published volume, and the thread that serves its sidecars.
 
     ``device``: the mount, if nobody has its descriptor yet.
+    ``meeting``: the pod and the emptyDir in which its sidecar comes.
     """
 
     def __init__(self, record: Record, place: Place, device: Device | None) -> None:
         self.record = record
+        self.meeting = place.pod_uid, record.empty_dir
         self._place = place
         self._look = Look(place.target)
         self._device = device
