@@ -550,6 +550,36 @@ def test_a_start_leaves_no_thread_for_the_first_read_to_start(server: Server) ->
     assert (run.stdout, run.stderr) == ("True 0\n", "")
 
 
+READ_BY_NAME_WHEN_TOLD = """
+import sys, time
+from redoxfs.objects import parse_address
+from redoxfs.objects.client import Client
+Client(parse_address(sys.argv[1]), deadline_s=float(sys.argv[2])).start()
+time.sleep(10.5)  # obstore's threads end after ten seconds without work
+print("ready", flush=True)
+sys.stdin.readline()
+# It has no connection yet, and so needs the address.
+client = Client(parse_address(sys.argv[1]), deadline_s=float(sys.argv[2]))
+print(client.run(client.head("manifest.json")).size)
+"""
+
+
+@pytest.mark.skipif(process_limits.FOLDER is None, reason="this process may not limit the processes of a control group")
+def test_a_name_is_looked_up_at_a_limit_of_processes(server: Server) -> None:
+    url = f"{server.url}/dst".replace("127.0.0.1", "localhost")
+    command = [*EXECUTED, sys.executable, "-c", READ_BY_NAME_WHEN_TOLD, url, str(DEADLINE_S)]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reading,
+        process_limits.limited([reading.pid]) as limit,
+    ):
+        assert reading.stdout is not None
+        assert reading.stdout.readline() == "ready\n"
+        limit.reach()
+        assert server.folder is not None
+        size = (server.folder / "dst/manifest.json").stat().st_size
+        assert reading.communicate("\n", timeout=PATIENCE_S)[0] == f"{size}\n"
+
+
 START_WHEN_TOLD = """
 import sys
 from redoxfs.objects import parse_address

@@ -55,6 +55,9 @@ END_S = 2.0
 
 SETTLE_S = 0.05
 
+RESOLVER_S = 5.0
+"""Between two tasks of the thread that looks up names. obstore ends it after ten seconds without one."""
+
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 
@@ -119,12 +122,13 @@ class Client:
         processes it could not. Raises RuntimeError.
         """
         try:
-            self.run(_put_in_memory())
+            self.run(_look_locally())
         except BaseException as error:
             # A panic of Rust is no Exception.
             if type(error).__name__ != "PanicException":
                 raise
             raise RuntimeError(str(error)) from error
+        asyncio.run_coroutine_threadsafe(_keep_resolver(), _loop())
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Carry out ``work`` in the event loop, and wait for it."""
@@ -422,12 +426,21 @@ def _setting_of(error: Exception) -> str:
     return "the settings in the environment cannot be used"
 
 
-async def _put_in_memory() -> None:
-    """A request of obstore that needs its threads and no network."""
+async def _look_locally() -> None:
+    """A request of obstore that needs all of its threads, those that look up names among them, and no network."""
     module = obstore()
-    from obstore.store import MemoryStore
+    from obstore.store import LocalStore
 
-    await module.put_async(MemoryStore(), "nothing", b"")
+    with suppress(FileNotFoundError):
+        await module.head_async(LocalStore("/proc"), "version")
+
+
+async def _keep_resolver() -> None:
+    """Let obstore keep a thread that looks up names: at a limit of processes it could start none again."""
+    while True:
+        await asyncio.sleep(RESOLVER_S)
+        with suppress(Exception):
+            await _look_locally()
 
 
 _lock = threading.Lock()
