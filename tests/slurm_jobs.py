@@ -7,7 +7,7 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from textwrap import dedent
 
@@ -85,6 +85,17 @@ class Job:
         """The processes of the batch script, the first first."""
         name = f"job{int(self.id):05}/slurm_script"
         return sorted(pid for pid, words in node.processes().items() if words[-1].endswith(name))
+
+    def kill(self) -> None:
+        """Kill all of its processes, on all nodes at once."""
+        mark = f"SLURM_JOB_ID={self.id}".encode()
+        running = [pid for node in self.slurm.workers for pid in node.processes()]
+        own = [pid for pid in running if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in own:
+                # Some end with others.
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def until_training(self) -> None:
         """Until every rank has finished `EPOCHS` epochs. AssertionError: the job ended before."""

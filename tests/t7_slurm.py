@@ -111,6 +111,23 @@ def test_a_signal_before_the_time_limit_reaches_the_training_and_ends_no_mount(p
     assert epochs == dict.fromkeys(epochs, SAMPLES), "an epoch was cut short"
 
 
+def test_a_job_that_is_requeued_clears_what_its_killed_processes_left(plain: Slurm) -> None:
+    """It keeps its number, and so the names of its folders."""
+    job = Job(plain, example(plain, ENDLESS))
+    job.until_training()
+    plain.ok("scontrol", "update", f"JobId={job.id}", "Requeue=1", root=True)
+    job.kill()
+    assert plain.until_ended(job.id) == "FAILED"
+    assert [len(node.mounts()) for node in plain.workers] == [1] * NODES
+    for path in (*plain.home.glob(f"out-{job.id}-*"), *plain.home.glob(f"meet-{job.id}-*")):
+        path.unlink()
+    plain.ok("scontrol", "requeue", job.id, root=True)
+    # Slurm would wait two minutes.
+    plain.ok("scontrol", "update", f"JobId={job.id}", "StartTime=now", root=True)
+    job.until_training()
+    job.until_ended(cancelled(job))
+
+
 # Steps
 
 
