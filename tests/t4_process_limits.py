@@ -2,12 +2,13 @@
 
 import os
 import signal
+import subprocess
 import threading
 from pathlib import Path
 
 import pytest
 from machine import Machine, has_ended
-from patience import until
+from patience import PATIENCE_S, until
 from process_limits import FOLDER, limited
 
 pytestmark = pytest.mark.skipif(FOLDER is None, reason="this process may not limit the processes of a control group")
@@ -111,3 +112,31 @@ def test_a_successor_without_threads_is_no_death(kept: Machine, source: Path) ->
         until(lambda: kept.log().count("no thread can be started") >= 3, kept.log)
         limit.lift()
         assert read_all(kept.mnt) == whole
+
+
+WHEN_TOLD = 'read -r _; exec "$@"'
+"""For a shell: becomes a command once it reads a line."""
+
+
+def at_the_limit(machine: Machine, more: int, *words: str | Path) -> tuple[int, str]:
+    """The exit code, and the last line of stderr, of a command that may start so many processes and threads."""
+    command = ["sh", "-c", WHEN_TOLD, "sh", *machine.command(*words)]
+    with (
+        subprocess.Popen(
+            command, env=machine.environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as running,
+        limited([running.pid]) as limit,
+    ):
+        limit.reach()
+        limit.allow(more)
+        _, told = running.communicate("\n", timeout=PATIENCE_S)
+    return running.returncode, told.splitlines()[-1]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_mount_for_which_no_process_can_be_started_says_so(machine: Machine, source: Path, more: int) -> None:
+    """The first that it starts looks at paths; the second is the keeper, whose daemon is the third."""
+    code, line = at_the_limit(machine, more, "mount", "--keeper", source, machine.mnt)
+    assert "no process can be started; raise the limit of processes" in line
+    assert code != 0
+    assert machine.nothing_is_left()

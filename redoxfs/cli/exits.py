@@ -38,6 +38,7 @@ EXITS = (
         "unexpected: a bug, or the daemon (see its log) or a worker process ended on its own",
         (
             _HERE + "DaemonError",
+            _HERE + "NoProcessError",
             "redoxfs.node:NoThreadError",
             "redoxfs.native.sources:NotBuiltError",
             "redoxfs.packed.workers:WorkerEndedError",

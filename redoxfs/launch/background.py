@@ -65,7 +65,15 @@ def start(
         def be_daemon() -> int:
             return _be_daemon(work, write_end, log_fd, describe, log)
 
-        return be_daemon() if keep is None else keep(be_daemon)
+        if keep is None:
+            return be_daemon()
+        try:
+            return keep(be_daemon)
+        except OSError as error:
+            # There is no daemon that could say it.
+            code, line = describe(error)
+            os.write(write_end, json.dumps({"code": code, "line": line}).encode("ascii") + b"\n")
+            return code
 
     try:
         with forked(be_child, signal.SIGTERM) as child:

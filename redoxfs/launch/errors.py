@@ -1,5 +1,7 @@
 """Errors that the user of a command can act on. `redoxfs.cli.exits` maps each to its exit code."""
 
+import errno
+
 UNEXPECTED = 1
 """The exit code of an exception that no table knows: a bug."""
 
@@ -42,6 +44,19 @@ class StillInUseError(CommandError):
 
 class DaemonError(CommandError):
     """The daemon ended or hangs; only its log has the reason."""
+
+
+NO_PROCESS = "no process can be started; raise the limit of processes (ulimit -u, or pids.max of the cgroup)"
+
+
+class NoProcessError(OSError):
+    """No process can be started: this user, or a control group, is at a limit of processes."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EAGAIN, NO_PROCESS)
+
+    def __str__(self) -> str:
+        return NO_PROCESS
 
 
 class ReportedError(CommandError):

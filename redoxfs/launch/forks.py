@@ -6,12 +6,13 @@ interrupt is only noted until the pid is known. Blocking the signal would not he
 it too, and Python raises it here all the same.
 """
 
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from redoxfs.launch.errors import UNEXPECTED
+from redoxfs.launch.errors import UNEXPECTED, NoProcessError
 
 
 @contextmanager
@@ -19,7 +20,7 @@ def forked(work: Callable[[], int], end: signal.Signals) -> Iterator[int]:
     """Fork a child that runs `work`, which returns its exit code. Yields the child's pid.
 
     The child skips the parent's exit handlers. If the body of the `with` raises, the child is sent `end`. The caller
-    reaps the child. Only in the main thread.
+    reaps the child. Only in the main thread. Raises OSError, such as NoProcessError.
     """
     interrupted = False
 
@@ -30,8 +31,10 @@ def forked(work: Callable[[], int], end: signal.Signals) -> Iterator[int]:
     before = signal.signal(signal.SIGINT, note)
     try:
         child = os.fork()
-    except OSError:
+    except OSError as failure:
         signal.signal(signal.SIGINT, before)
+        if failure.errno == errno.EAGAIN:
+            raise NoProcessError from None
         raise
     if child == 0:
         code = UNEXPECTED

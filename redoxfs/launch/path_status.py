@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redoxfs.launch.deadline import Child, Look, look
-from redoxfs.launch.errors import CommandError, MountpointError, UsageError
+from redoxfs.launch.errors import NO_PROCESS, CommandError, MountpointError, UsageError
 from redoxfs.launch.runtime_paths import control_path_of_daemon, remove_dead_sockets
 from redoxfs.launch.say import say
 from redoxfs.linux.detach import detach
@@ -104,7 +104,7 @@ class PathStatus:
         if self.seen.error == errno.ETIMEDOUT:
             return "it does not answer"
         if self.seen.error:
-            return os.strerror(self.seen.error)
+            return NO_PROCESS if self.seen.error == errno.EAGAIN else os.strerror(self.seen.error)
         return None if stat.S_ISDIR(self.seen.mode) else "not a directory"
 
 
