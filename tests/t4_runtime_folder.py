@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from disks import small_disk
 from forks import EXECUTED
 from machine import PATIENCE_S, Machine, contents, has_ended, mount_at
 from patience import until
@@ -68,6 +69,11 @@ def test_a_mount_serves_where_no_runtime_folder_can_be_made(machine: Machine, so
     until(lambda: sockets(machine), machine.log)
     assert "no control socket, trying again every 1 s" in machine.log()
     machine.umount()
+
+
+def test_a_full_runtime_folder_is_one_line(machine: Machine, source: Path) -> None:
+    with small_disk(machine.sockets, "nr_inodes=2,mode=700"):
+        assert "lock: cannot be made: No space left on device" in machine.refused(1, "mount", source, machine.mnt)
 
 
 def test_two_mount_namespaces_may_have_the_same_mountpoint(machine: Machine, source: Path) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redoxfs.launch.deadline import Child
-from redoxfs.launch.errors import DaemonError
+from redoxfs.launch.errors import CommandError, DaemonError
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.runtime_paths import control_path, lock_path_of_daemon
 from redoxfs.launch.say import say
@@ -94,7 +94,11 @@ def keeper_by(lock: int, device: str) -> int | None:
 
 
 def _locked(mountpoint: Path, notice: str, on_wait: Callable[[], None] = lambda: None) -> int:
-    turn = os.open(control_path(mountpoint).with_suffix(".lock"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    path = control_path(mountpoint).with_suffix(".lock")
+    try:
+        turn = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as failure:
+        raise CommandError(f"{path}: cannot be made: {failure.strerror}") from None
     try:
         fcntl.lockf(turn, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _COMMAND)
     except OSError:
