@@ -4,6 +4,7 @@ import errno
 import json
 import mmap
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -591,6 +592,19 @@ def test_a_successor_that_lacks_memory_or_descriptors_is_no_death(
     assert contents(machine.mnt) == whole
     assert "ended with status" not in machine.log()
     machine.umount()
+
+
+def test_a_successor_whose_modules_lack_memory_is_no_death(kept: Machine, source: Path) -> None:
+    whole = contents(source)
+    held_back = keeper(kept)
+    soft, hard = resource.prlimit(held_back, resource.RLIMIT_AS)
+    resource.prlimit(held_back, resource.RLIMIT_AS, (80 << 20, hard))
+    kept.kill(signal.SIGKILL)
+    # Three deaths within a minute would end the mount.
+    until(lambda: kept.log().count("could not begin: memory is short") >= 3, kept.log)
+    resource.prlimit(held_back, resource.RLIMIT_AS, (soft, hard))
+    assert contents(kept.mnt) == whole
+    kept.umount()
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -50,6 +51,7 @@ enum {
     MOST_DEATHS = 3,
     DEATHS_WITHIN_S = 60,
     START_S = 10,  // for a daemon that is told to end before it serves
+    START_BYTES = 256 << 20,  // of address space, with which any daemon can begin
     LOOK_S = 5,    // between two looks for a daemon that cannot end; two must show it
     UNMOUNT_MS = 1000,  // for an `umount -f`, which unmounts microseconds after it has ended the connection
     BETWEEN_LOOKS_MS = 10,
@@ -319,6 +321,13 @@ static void start_later(void)
     say("WARNING", "no daemon serves; trying again in %g s", pause_ms / 1e3);
 }
 
+// Whether memory is short, of the system or up to a limit. The modules of a daemon then fail in ways of their own.
+static bool lacks_memory(void)
+{
+    void *room = mmap(NULL, START_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return room == MAP_FAILED || munmap(room, START_BYTES);
+}
+
 static void start_or_wait(void)
 {
     start_at_ms = 0;
@@ -454,6 +463,10 @@ static void daemon_ended(int status)
     if (is_over())
         // Another daemon could serve nobody.
         end_with_connection(code, WIFEXITED(status) && code != LATER && code != AGAIN);
+    if (!has_served && code != LATER && code != AGAIN && lacks_memory()) {
+        say("ERROR", "the daemon (pid %d) could not begin: memory is short", (int)pid);
+        code = LATER;
+    }
     if (code == LATER && !is_ending) {
         // It took no request, so what is known of the one before still holds.
         start_later();
