@@ -31,6 +31,9 @@ STALE_ERRORS = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 # Mounts can be stacked, but not so high. A mount that cannot be detached must not be tried forever.
 _MOST_STALE = 64
 
+_MOST_LINKS = 40
+"""In a path, as the kernel has it."""
+
 _SHOWN = 3
 """Mounts to name of those that were not meant."""
 
@@ -160,11 +163,20 @@ def listed_mount_at(asked: str, timeout_s: float) -> Mount:
 
     As `our_mount_at`, but nothing asks a mount that the mount table names: its daemon may hang, or be awaited.
     """
-    folder, name = os.path.split(asked.rstrip("/"))
-    if name not in ("", os.curdir, os.pardir):
-        mount = topmost_at(look(folder or os.curdir, timeout_s).path / name, read_mounts())
+    at = asked
+    for _ in range(_MOST_LINKS):
+        folder, name = os.path.split(at.rstrip("/"))
+        if name in ("", os.curdir, os.pardir):
+            break
+        path = look(folder or os.curdir, timeout_s).path / name
+        mount = topmost_at(path, read_mounts())
         if mount is not None and mount.ours:
             return mount
+        try:
+            # A look would follow it, and ask the mount there.
+            at = os.path.join(path.parent, os.readlink(path))
+        except OSError:
+            break
     mount = our_mount_at(asked, timeout_s).mount
     assert mount is not None
     return mount
