@@ -103,6 +103,9 @@ def test_a_mount_that_another_hides_is_left_alone(machine: Machine, source: Path
         done = machine.run("umount", "--all", "--job", job)
         assert (done.returncode, done.stderr.count("\n")) == (8, 2)
         assert f"{machine.mnt}: the tmpfs mount at {machine.mnt} hides it; end that first" in done.stderr
+        line = f"redoxfs: {machine.mnt}: the tmpfs mount at {machine.mnt} hides the redoxfs mount; end that first\n"
+        for verb in ("umount", "status"):
+            assert machine.refused(4, verb, machine.mnt) == line
         assert mount_at(machine.mnt).fstype == "tmpfs"
     finally:
         subprocess.run(["umount", machine.mnt], check=True)

@@ -153,6 +153,9 @@ def checked_mount(found: PathStatus) -> PathStatus:
     if found.trouble is not None:
         raise MountpointError(f"MOUNTPOINT {found.asked}: {found.trouble}")
     ours = sorted({mount.mountpoint for mount in read_mounts() if mount.ours})
+    if found.mount is not None and str(found.path) in ours:
+        above = f"the {found.mount.fstype} mount at {found.mount.mountpoint}"
+        raise MountpointError(f"{found.asked}: {above} hides the redoxfs mount; end that first")
     more = ["…"] * (len(ours) > _SHOWN)
     known = f"; other redoxfs mounts: {', '.join(ours[:_SHOWN] + more)}" if ours else ""
     raise MountpointError(f"{found.asked}: no redoxfs mount is there{known}")
