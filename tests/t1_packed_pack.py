@@ -382,6 +382,13 @@ def test_a_worker_that_is_killed_is_one_line_with_what_to_do(
     )
 
 
+def test_a_worker_that_cannot_begin_says_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """As where DST was removed meanwhile; it is no worker that was killed."""
+    with pytest.raises(FileNotFoundError, match="gone"):
+        list(each_shard(Work(os.listdir, os.fspath(tmp_path / "gone"), end_this_process), [0, 1], 2, print))
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_a_second_ctrl_c_waits_until_workers_have_ended() -> None:
     """Or the command would wait for them for ever as it ends, and ignore a third one."""
 

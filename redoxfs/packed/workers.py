@@ -108,7 +108,7 @@ def each_shard(
     lock = shared_lock() if processes > 1 or work.may_hang else None
     if lock is None:
         tally = Tally((ctypes.c_longlong * 3)(), threading.Lock())
-        _enter(work, tally)
+        _here[:] = work, tally
         pool = ThreadPoolExecutor(1)
     else:
         tally = Tally(SPAWN.RawArray(ctypes.c_longlong, 3), lock)
@@ -190,11 +190,8 @@ def _in_a_directory() -> Iterator[None]:
         os.close(removed)
 
 
-_here: list[tuple[Any, Any, Tally]] = []
-
-
-def _enter(work: Work[Any, Any], tally: Tally) -> None:
-    _here[:] = [(work.carry_out, work.prepare(work.argument), tally)]
+_here: list[Any] = []
+"""Of this worker: the work, the tally, and the state once the first shard needs it."""
 
 
 def _begin(work: Work[Any, Any], tally: Tally, parent: int) -> None:
@@ -207,7 +204,7 @@ def _begin(work: Work[Any, Any], tally: Tally, parent: int) -> None:
     threading.Thread(target=_end_with_the_pool, args=(parent,), daemon=True).start()
     if work.may_hang:
         threading.Thread(target=_end_in_time, args=(tally,), daemon=True).start()
-    _enter(work, tally)
+    _here[:] = work, tally
 
 
 def _end_with_the_pool(parent: int) -> None:
@@ -226,5 +223,9 @@ def _end_in_time(tally: Tally) -> None:
 
 
 def _one(shard: int) -> Any:
-    carry_out, state, tally = _here[0]
-    return carry_out(state, shard, tally)
+    work, tally, *state = _here
+    if not state:
+        # Not as the process begins: a pool prints the traceback of what fails then, and takes the worker for killed.
+        state = [work.prepare(work.argument)]
+        _here[2:] = state
+    return work.carry_out(state[0], shard, tally)
