@@ -399,10 +399,21 @@ def test_a_terminal_without_unicode_shows_every_text(encoding: str, monkeypatch:
 
 @pytest.mark.parametrize(
     "words",
-    [["mount", ""], ["mount", "d", ""], ["umount", ""], ["pack", "d", ""], ["cluster", "up", "d", "", "--nodes=2"]],
+    [
+        ["mount", ""],
+        ["mount", "d", ""],
+        ["mount", "d", "--classes="],
+        ["mount", "d", "--samples=*.jpg", "--samples="],
+        ["umount", ""],
+        ["pack", "d", ""],
+        ["cluster", "up", "d", "", "--nodes=2"],
+        ["report", "d", "", "-o", "r.html"],
+        ["serve", "d", "--fd-socket="],
+        ["install-helper", "--directory="],
+    ],
 )
-def test_an_empty_path_is_refused(words: list[str]) -> None:
-    with pytest.raises(UsageError, match="a path is empty"):
+def test_an_empty_value_is_refused(words: list[str]) -> None:
+    with pytest.raises(UsageError, match=": is empty; is a variable of the shell unset"):
         parse(words)
 
 

@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 _ADVANCED = "advanced"
 
-_PATHS = ("source", "mountpoint", "folder", "dst", "file", "path", "output", "catalog", "cache")
+# fmt: off
+_NEVER_EMPTY = (
+    "source", "mountpoint", "folder", "dst", "file", "path", "inputs", "output", "catalog", "cache", "classes",
+    "samples", "fd_socket", "directory",
+)
+# fmt: on
 
 
 class Command(NamedTuple):
@@ -46,10 +51,11 @@ def parse(argv: Sequence[str] | None = None) -> Command:
     given = vars(_grammar(_verbs_of(words)).parse_args(words))
     if given["verb"] is None:
         return Command(None, None, "version" in given)
-    for name in _PATHS:
-        if given.get(name) == "":
-            # The empty path would be the working directory.
-            raise UsageError("a path is empty; is a variable of the shell unset?")
+    for name in _NEVER_EMPTY:
+        value = given.get(name)
+        if "" in (value if isinstance(value, list) else [value]):
+            # The empty path would be the working directory, and other empty values the default.
+            raise UsageError(f"argument {name.replace('_', '-')}: is empty; is a variable of the shell unset?")
     return Command(given["verb"], built(given["makes"], given | {"given": frozenset(given)}), "version" in given)
 
 
