@@ -698,6 +698,13 @@ def test_a_missing_table_is_an_error(root: Path) -> None:
         catalog(root, "dri")
 
 
+def test_a_table_that_can_be_read_once_only_is_an_error(root: Path, tmp_path: Path) -> None:
+    """As `--classes <(grep …)`: whoever looked at its header left nothing to read. A FIFO would wait for a writer."""
+    os.mkfifo(tmp_path / "table.csv")
+    with pytest.raises(ClassesError, match=r"--classes .*table.csv: not a regular file, and a table is read more than"):
+        catalog(root, os.fspath(tmp_path / "table.csv"))
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from("ab")), max_size=10), st.integers(0, 10))
 def test_the_line_of_the_first_bad_row_is_named(rows: list[tuple[int, str]], bad_at: int) -> None:

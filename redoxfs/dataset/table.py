@@ -18,6 +18,7 @@ row. Skipping such rows would silently train on a part of the data, or on wrong 
 from __future__ import annotations
 
 import csv
+import os
 import re
 import stat
 from bisect import bisect_left
@@ -246,6 +247,8 @@ def _open(where: str) -> tuple[Header, Iterator[tuple[int, str, Said]]]:
 def _lines(where: str) -> Iterator[tuple[int, list[str]]]:
     """(number, fields) of each line, a blank one included. The header is the first, of no fields in an empty file."""
     try:
+        if not stat.S_ISREG(os.stat(where).st_mode):
+            raise ClassesError(f"--classes {where}: not a regular file, and a table is read more than once")
         file = open(where, newline="", encoding="utf-8-sig", errors="surrogateescape")  # noqa: SIM115
     except FileNotFoundError:
         raise ClassesError(
