@@ -114,3 +114,13 @@ def test_inspect_speaks_of_classes_as_an_epoch_of_one_split_has_them(
         assert shown["classes in a batch"].endswith("a random order has 1.00 bits")
     else:
         assert not {"classes in a batch", "classes in a chunk"} & shown.keys()
+
+
+def test_the_line_of_a_scan_counts_the_files_of_the_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A symlink is none."""
+    (tmp_path / "1.jpg").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("1.jpg")
+    assert main(["inspect", "--json", str(tmp_path)]) == 0
+    said = capfd.readouterr()
+    assert json.loads(said.out)["files"] == 1
+    assert "catalog: 1 file, " in said.err

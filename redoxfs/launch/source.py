@@ -503,9 +503,9 @@ def catalog_of(source: PathStatus, root_fd: int, options: DatasetOptions, *, tim
         if failure.errno not in (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOENT):
             raise
         raise SourceUnusableError(f"{failure.filename or source.asked}: {failure.strerror}") from None
-    files = len(scan.tree) - int(scan.tree.kind_mask(stat.S_IFDIR).sum())
-    if not files:
+    if scan.tree.kind_mask(stat.S_IFDIR).all():
         raise SourceUnusableError(f"{source.asked}: there are no files in it")
+    files = int(scan.tree.kind_mask(stat.S_IFREG).sum())
     say(f"catalog: {counted(files, 'file')}, {_how(scan, format_seconds(time.monotonic() - begin))}")
     return build_catalog(
         scan.tree,
