@@ -159,7 +159,7 @@ def test_without_json_there_is_a_table(line: str, capfd: pytest.CaptureFixture[s
     assert run(line) == 0
     out, err = capfd.readouterr()
     assert err == ""
-    assert "━" in out
+    assert "─" in out
     assert all(shown == shown.rstrip() for shown in out.splitlines())
 
 

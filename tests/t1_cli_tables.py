@@ -1,6 +1,8 @@
-"""What tables say, and how they look off a terminal."""
+"""What tables say, and how they look on a terminal and off one."""
 
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,23 @@ def test_off_a_terminal_a_table_looks_as_on_a_wide_one(
     wide = capsys.readouterr().out
     print_table("title " * 50 + "end", rows)
     assert capsys.readouterr().out == wide
+
+
+def test_a_narrow_terminal_shows_every_name_and_value(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "20")
+    print_table("title", [("classes in a batch", "x" * 60), ("files", "18; all are samples")])
+    lines = [line.split("│") for line in capsys.readouterr().out.splitlines() if "│" in line]
+    names, values = (re.sub(r"\s", "", "".join(line[column] for line in lines)) for column in (1, 2))
+    assert (names, values) == ("classesinabatchfiles", "x" * 60 + "18;allaresamples")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["simulate", "policies", "--files", "2000", "--classes", "20"]) == 0
+    shown = capsys.readouterr().out
+    assert "messages per open" in shown
+    assert "…" not in shown
 
 
 def test_status_shows_laps_and_waits_in_words() -> None:

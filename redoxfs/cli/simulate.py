@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 
 from redoxfs.cli.options.simulations import PoliciesOptions
-from redoxfs.cli.table import show_table
+from redoxfs.cli.table import print_table
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.memory import available_memory
 from redoxfs.launch.sizes import counted, format_bytes
@@ -12,7 +12,7 @@ from redoxfs.simulate import policies
 
 
 def run(options: PoliciesOptions) -> int:
-    """Print a table of one row."""
+    """Print what the policy costs."""
     if options.classes > options.files:
         raise UsageError(f"--classes {options.classes} is more than --files {options.files}")
     needed = policies.memory_for(options.files, options.nodes)
@@ -40,8 +40,6 @@ def run(options: PoliciesOptions) -> int:
 
 
 def _print(row: policies.Row) -> None:
-    from rich.table import Table
-
     cells = {
         "policy": row.policy,
         "resident": f"{row.resident_share:.2%}",
@@ -54,11 +52,7 @@ def _print(row: policies.Row) -> None:
         "from other nodes": f"{row.remote_share:.2%}",
         "messages per open": f"{row.messages_per_request:.4f}",
     }
-    table = Table()
-    for heading in cells:
-        table.add_column(heading, justify="right" if table.columns else "left")
-    table.add_row(*cells.values())
     skew = f" (Zipf, exponent {row.skew:g})" if row.skew else ""
     files, classes = counted(row.files, "file"), counted(row.classes, "class", "classes")
     chunks, nodes = counted(row.chunks, "chunk"), counted(row.nodes, "node")
-    show_table(f"{files} of {classes}{skew}, {chunks} of {row.chunk_size}, {nodes}", table)
+    print_table(f"{files} of {classes}{skew}, {chunks} of {row.chunk_size}, {nodes}", cells.items())

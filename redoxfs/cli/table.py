@@ -50,7 +50,8 @@ def _print_rich(title: str, rows: Iterable[tuple[str, str]]) -> None:
     from rich.text import Text
 
     table = Table(show_header=False)
-    table.add_column(style="bold", no_wrap=True)
+    # Both fold: on a narrow terminal, names that did not would leave no room for values.
+    table.add_column(style="bold", overflow="fold")
     table.add_column(overflow="fold")
     for name, value in rows:
         table.add_row(Text(name), Text(value))
