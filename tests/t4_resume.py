@@ -17,6 +17,7 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+from disks import small_disk
 from forks import EXECUTED
 from images import identity, image, make_images
 from machine import Machine
@@ -202,6 +203,14 @@ def test_a_state_is_saved_in_the_folder_that_the_command_sees(
     with_own_folder(folder, save)
     assert states == [30, 25]
     assert not list(folder.iterdir())
+
+
+def test_a_state_that_its_disk_has_no_room_for_is_refused(machine: Machine, source: Path) -> None:
+    machine.ok("mount", source, machine.mnt, *OPTIONS)
+    with small_disk(machine.folder / "full", "nr_inodes=1") as full:
+        for less in ([], ["--less", "1"]):
+            told = machine.refused(4, "state", "save", machine.mnt, full / "state", *less)
+            assert told == f"redoxfs: {full / 'state'}: No space left on device\n"
 
 
 def test_a_bad_or_foreign_state_is_refused_in_one_line(machine: Machine, source: Path, order: list[str]) -> None:

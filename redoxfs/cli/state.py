@@ -12,7 +12,7 @@ from pathlib import Path
 
 from redoxfs.cli.options.states import StateLoadOptions, StateSaveOptions
 from redoxfs.launch.control import ask_daemon, live_mount
-from redoxfs.launch.errors import UsageError
+from redoxfs.launch.errors import DestinationError, UsageError
 from redoxfs.launch.outputs import check_replaceable, opened_folder, outside
 from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.say import show
@@ -26,20 +26,28 @@ def run(options: StateSaveOptions | StateLoadOptions) -> int:
         from redoxfs.node.state import MAGIC
 
         check_replaceable(path, options.file, MAGIC, "state file")
-        show(f"saved: {_save(mount, path, options.less, options.timeout_s)}")
+        show(f"saved: {_save(mount, path, options.file, options.less, options.timeout_s)}")
     else:
         answer = ask_daemon(mount, "state-load", _read(path, options.file), options.timeout_s)
         show(f"loaded: {answer['told']}; samples served since the save are served again")
     return 0
 
 
-def _save(mount: PathStatus, path: Path, less: int, timeout_s: float) -> str:
+def _save(mount: PathStatus, path: Path, name: str, less: int, timeout_s: float) -> str:
+    verb, data = (
+        ("state-save-less", b"%d %s" % (less, os.fsencode(path))) if less else ("state-save", os.fsencode(path))
+    )
     with opened_folder(path.parent) as folder:
-        if not less:
-            told: str = ask_daemon(mount, "state-save", os.fsencode(path), timeout_s, folder=folder)["told"]
-            return told
-        data = b"%d %s" % (less, os.fsencode(path))
-        answer = ask_daemon(mount, "state-save-less", data, timeout_s, folder=folder)
+        try:
+            answer = ask_daemon(mount, verb, data, timeout_s, folder=folder)
+        except UsageError as refusal:
+            _, is_of_file, why = str(refusal).partition(f"{path}: ")
+            if not is_of_file:
+                raise
+            raise DestinationError(f"{name}: {why}") from None
+    if not less:
+        told: str = answer["told"]
+        return told
     again = f", and {answer['again']:,} more of the lap after them" if answer["again"] else ""
     came = f"{answer['told']}; the last {answer['less']:,} that were opened come again{again}"
     if answer["less"] < less:
