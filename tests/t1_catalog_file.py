@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import struct
 from collections.abc import Callable
 from dataclasses import fields
@@ -15,6 +16,7 @@ import pytest
 import xxhash
 from packs import opened
 
+from redoxfs.cli import main
 from redoxfs.dataset import (
     Catalog,
     DamagedCatalogError,
@@ -28,6 +30,7 @@ from redoxfs.dataset import (
     write_catalog,
 )
 from redoxfs.dataset.catalog_file import FORMAT, VERSION
+from redoxfs.launch.forks import forked
 
 ASKED: dict[str, object] = {"classes": "dir", "samples": [], "groups": None, "table": None}
 HEAD = struct.Struct("<16sQQQ16s")
@@ -44,6 +47,16 @@ def source(tmp_path: Path) -> Path:
     (root / "train/link").symlink_to("../names.txt")
     (root / "names.txt").write_bytes(b"cat\ndog\n")
     return root
+
+
+def test_an_export_that_is_ended_leaves_nothing(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "to"
+    folder.mkdir()
+    # What only the file of a catalog is given, before it has its name.
+    monkeypatch.setattr(os, "fchmod", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    with forked(lambda: main(["catalog", "export", str(source), str(folder / "set.catalog")]), signal.SIGKILL) as child:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    assert list(folder.iterdir()) == []
 
 
 def catalog_at(root: Path) -> Catalog:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from machine import Machine
+from patience import until
 from strangers import UID
 
 from redoxfs.doctor.bundle import LOG_BYTES, Bundle, _stacks, processes, tail
@@ -149,6 +150,12 @@ def test_a_file_that_cannot_be_written_is_one_line(machine: Machine, source: Pat
     short = ("prlimit", "--fsize=1000", *machine.command("debug", machine.mnt, "-o", machine.folder / "bundle"))
     cut = subprocess.run(short, env=machine.environment, capture_output=True, text=True, check=False)
     assert (cut.returncode, cut.stderr) == (4, f"redoxfs: -o {machine.folder / 'bundle'}: File too large\n")
+    command = machine.command("debug", machine.mnt, "-o", machine.folder / "bundle", "--interval", "600")
+    with subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True) as ended:
+        until((machine.folder / "bundle").exists)
+        ended.terminate()
+        assert ended.communicate()[1] == "redoxfs: interrupted\n"
+    assert ended.returncode == 130
     machine.refused(4, "debug", machine.folder, "-o", machine.folder / "bundle")
     assert not (machine.folder / "bundle").exists()
     machine.ok("umount", machine.mnt)

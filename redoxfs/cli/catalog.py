@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from redoxfs.cli.jobs import end_as_by_ctrl_c
 from redoxfs.cli.options.datasets import CatalogExportOptions, CatalogShowOptions
 from redoxfs.cli.table import print_table
 from redoxfs.launch.archives import with_archives
@@ -24,6 +25,7 @@ def run(options: CatalogExportOptions | CatalogShowOptions) -> int:
 
 
 def _export(options: CatalogExportOptions) -> int:
+    end_as_by_ctrl_c()
     source = path_status(options.source, options.timeout_s)
     if source.address is not None:
         raise SourceUnusableError(f"{source.asked}: is no directory of files, and a packed dataset needs no catalog")

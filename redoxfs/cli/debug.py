@@ -6,6 +6,7 @@ import tarfile
 import time
 from pathlib import Path
 
+from redoxfs.cli.jobs import end_as_by_ctrl_c
 from redoxfs.cli.options.examining import DebugOptions
 from redoxfs.doctor.bundle import Bundle, collect
 from redoxfs.launch.errors import DestinationError
@@ -17,6 +18,7 @@ from redoxfs.launch.sizes import counted, format_bytes
 
 def run(options: DebugOptions) -> int:
     """Write the archive; returns 0 once it is there, whatever is missing in it."""
+    end_as_by_ctrl_c()
     mount = our_mount_at(options.mountpoint, options.timeout_s)
     path = outside(options.output, options.timeout_s)
     fd = _new(path, options.output)

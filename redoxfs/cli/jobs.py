@@ -1,4 +1,4 @@
-"""The processes of `pack` and `verify`: how many there are, and how they end."""
+"""The processes of `pack` and `verify`: how many there are; and how commands end that write for a while."""
 
 import os
 import signal

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from redoxfs.cli.jobs import end_as_by_ctrl_c
 from redoxfs.cli.options.caches import WarmupOptions
 from redoxfs.cli.progress import showing
 from redoxfs.launch.archives import with_archives
@@ -33,6 +34,7 @@ _PIECE_BYTES = 16 << 20
 
 def run(options: WarmupOptions) -> int:
     """Fill the cache. Raises CommandError."""
+    end_as_by_ctrl_c()
     allow_open_files()
     cache = resolved_cache(options.cache)
     source = path_status(options.source, options.timeout_s)
