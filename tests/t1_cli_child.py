@@ -16,6 +16,7 @@ from pathlib import Path
 from redoxfs.launch.background import start
 from redoxfs.launch.deadline import run_in_child
 from redoxfs.cli.exits import described, line_of
+from redoxfs.cli.jobs import end_as_by_ctrl_c
 
 # A thread that does not block signals, as BLAS has, gets what the main thread blocks. Python does not know of this one.
 ended = ctypes.CDLL(None).pause
@@ -23,7 +24,7 @@ thread = ctypes.c_ulong()
 assert ctypes.CDLL(None).pthread_create(ctypes.byref(thread), None, ended, None) == 0
 
 def interrupt():
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), getattr(signal, sys.argv[4]))
     # Only for the signal to arrive here, where it does in most runs; a later one must have the same end.
     time.sleep(0.1)
 
@@ -39,6 +40,7 @@ def say(line):
     raise AssertionError(line)
 
 log = os.open(os.devnull, os.O_WRONLY)
+end_as_by_ctrl_c()
 try:
     if sys.argv[3] == "ask":
         run_in_child(work, 600)
@@ -50,11 +52,11 @@ except KeyboardInterrupt as stop:
 
 
 @pytest.mark.parametrize("hook", ["before", "after_in_parent"])
-@pytest.mark.parametrize("how", ["ask", "start"])
-def test_an_interrupt_at_a_fork_ends_parent_and_child(tmp_path: Path, hook: str, how: str) -> None:
+@pytest.mark.parametrize(("how", "end"), [("ask", "SIGINT"), ("start", "SIGINT"), ("ask", "SIGTERM")])
+def test_an_interrupt_at_a_fork_ends_parent_and_child(tmp_path: Path, hook: str, how: str, end: str) -> None:
     pid = tmp_path / "pid"
     with subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED, hook, str(pid), how],
+        [sys.executable, "-c", INTERRUPTED, hook, str(pid), how, end],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,4 +1,4 @@
-"""A forked child, without losing a Ctrl-C at the fork.
+"""A forked child, without losing a Ctrl-C, or what ends a command likewise, at the fork.
 
 Around a fork, Python runs registered hooks (logging has some) and can only print exceptions raised there. A
 KeyboardInterrupt raised in a hook ends nothing, and one raised just after the fork would lose the child's pid. So an
@@ -22,31 +22,35 @@ def forked(work: Callable[[], int], end: signal.Signals) -> Iterator[int]:
     The child skips the parent's exit handlers. If the body of the `with` raises, the child is sent `end`. The caller
     reaps the child. Only in the main thread. Raises OSError, such as NoProcessError.
     """
-    interrupted = False
+    noted: list[int] = []
+    # Some commands end by SIGTERM and SIGHUP as by Ctrl-C.
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in handlers.items() if callable(handler)}
 
-    def note(_number: int, _frame: object) -> None:
-        nonlocal interrupted
-        interrupted = True
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for each in noted:
+            signal.raise_signal(each)
 
-    before = signal.signal(signal.SIGINT, note)
+    for number in before:
+        signal.signal(number, lambda number, _frame: noted.append(number))
     try:
         child = os.fork()
     except OSError as failure:
-        signal.signal(signal.SIGINT, before)
+        restore()
         if failure.errno == errno.EAGAIN:
             raise NoProcessError from None
         raise
     if child == 0:
         code = UNEXPECTED
         try:
-            signal.signal(signal.SIGINT, before)
+            restore()
             code = work()
         finally:
             os._exit(code)
     try:
-        signal.signal(signal.SIGINT, before)
-        if interrupted:
-            signal.raise_signal(signal.SIGINT)
+        restore()
         yield child
     except BaseException:
         os.kill(child, end)
