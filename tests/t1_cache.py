@@ -718,6 +718,26 @@ def test_what_is_found_damaged_by_verify_does_not_count(source: Path, cache: Pat
         here.check_epoch()
 
 
+def test_a_warmup_that_is_interrupted_while_it_writes_the_last_samples_keeps_them(
+    source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cached(source, cache) as here:
+        flushes: list[CacheStore] = []
+        original = CacheStore.flush
+
+        def flush(store: CacheStore) -> None:
+            flushes.append(store)
+            if len(flushes) == 1:
+                raise KeyboardInterrupt
+            original(store)
+
+        monkeypatch.setattr(CacheStore, "flush", flush)
+        dataset: Any = SimpleNamespace(catalog=here.catalog, cells=here.cells)
+        with pytest.raises(KeyboardInterrupt):
+            warmup._filled(dataset, here.store, 1)
+        assert f"in the cache: {SAMPLES} of {SAMPLES} samples" in capsys.readouterr().err
+
+
 def test_an_interrupted_warmup_keeps_what_was_read(
     source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

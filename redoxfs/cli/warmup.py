@@ -95,6 +95,7 @@ def _filled(dataset: Dataset, store: "CacheStore", jobs: int) -> int:
         with showing("warmup") as progress:
             for _ in pool.map(lambda each: copy(*each), wanted):
                 pass
+            store.flush()
     finally:
         # After Ctrl-C as well, so that what was read is kept. A second Ctrl-C breaks this off.
         pool.shutdown(cancel_futures=True)
