@@ -46,6 +46,7 @@ import pytest
 
 from redoxfs.chunks import Cells, ChunkStore, FileBytes, Payload, Read, build_cells
 from redoxfs.dataset import Catalog, build_catalog, read_tree
+from redoxfs.linux.descriptors import opened
 
 __all__ = ["CHUNK_SIZE", "GROUPS", "LARGE_BYTES", "StoreTests", "Subject", "layout_of", "make_source", "payloads"]
 
@@ -113,11 +114,8 @@ def make_source(folder: Path) -> Path:
 
 def layout_of(source: Path) -> tuple[Catalog, Cells]:
     """Scan the tree of `make_source` and lay its samples out in chunks of `CHUNK_SIZE`."""
-    root_fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as root_fd:
         catalog = build_catalog(read_tree(root_fd), classes="dir", groups=GROUPS)
-    finally:
-        os.close(root_fd)
     return catalog, build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=CHUNK_SIZE, seed=0)
 
 

@@ -11,6 +11,7 @@ from redoxfs.cache.copies import signed
 from redoxfs.cache.folder import CacheError, Folder, Root
 from redoxfs.cache.segments import TAKEN_BACK, Batch, Batches, blocks_of, read_batches, sums_of
 from redoxfs.cache.writer import Disk, Segment
+from redoxfs.linux.descriptors import opened
 from redoxfs.packed.index import SUM_BLOCK_BYTES
 
 
@@ -50,8 +51,7 @@ def _verified(folder: Folder, progress: Callable[[int, int, int], None]) -> Chec
     wrong: list[tuple[int, int, int]] = []
     for name, batch in kept:
         number = signed(name)
-        fd = folder.open(f"{name}.data", os.O_RDONLY)
-        try:
+        with opened(folder.open(f"{name}.data", os.O_RDONLY)) as fd:
             for at, size, sums in _files_of(batch):
                 if (number, at) in taken_back:
                     continue
@@ -59,8 +59,6 @@ def _verified(folder: Folder, progress: Callable[[int, int, int], None]) -> Chec
                 checked.size += size
                 if not _is_right(fd, at, size, sums):
                     wrong.append((number, at, 0))
-        finally:
-            os.close(fd)
         progress(checked.files, checked.size, total)
     checked.damaged = len(wrong)
     if wrong:
@@ -76,11 +74,8 @@ def _verified(folder: Folder, progress: Callable[[int, int, int], None]) -> Chec
 
 
 def _batches_of(folder: Folder, name: str) -> Batches:
-    fd = folder.open(f"{name}.index", os.O_RDONLY)
-    try:
+    with opened(folder.open(f"{name}.index", os.O_RDONLY)) as fd:
         return read_batches(fd, 0, folder.seed)
-    finally:
-        os.close(fd)
 
 
 def _files_of(batch: Batch) -> Iterator[tuple[int, int, list[int]]]:

@@ -26,6 +26,7 @@ import numpy as np
 import xxhash
 
 from redoxfs.cache.segments import KEPT, read_batches, seed_of
+from redoxfs.linux.descriptors import opened
 from redoxfs.linux.durable import is_leftover, replace
 
 if TYPE_CHECKING:
@@ -134,12 +135,9 @@ class Root:
     @contextmanager
     def reserving(self) -> Iterator[None]:
         """Keep other mounts from reserving room meanwhile. Raises OSError."""
-        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
+        with opened(os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
-        finally:
-            os.close(fd)
 
     @property
     def is_cache(self) -> bool:
@@ -183,8 +181,7 @@ class Root:
         """Remove a dataset from DIR, if it is still there. Raises CacheError: InUseError if a mount uses it."""
         folder = self.path / key
         try:
-            fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
+            with opened(os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)) as fd:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not os.path.samestat(os.stat(folder / "lock"), os.fstat(fd)):
                     # Another process has removed the folder, and a mount has made a new one.
@@ -193,8 +190,6 @@ class Root:
                 # At once, so that what is left of it after a crash is not taken for a cache.
                 gone = self.path / f"{_REMOVED}{key}-{os.getpid()}"
                 folder.rename(gone)
-            finally:
-                os.close(fd)
             shutil.rmtree(gone, ignore_errors=True)
             # `sweep` of another process may have been faster.
             if gone.exists():
@@ -317,11 +312,8 @@ def _entry(folder: Path) -> Entry | None:
     try:
         for name in os.listdir(folder):
             if name.endswith(".index"):
-                fd = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)
-                try:
+                with opened(os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)) as fd:
                     files += sum(len(batch.files) for batch in read_batches(fd, 0, seed).batches if batch.magic == KEPT)
-                finally:
-                    os.close(fd)
         return Entry(folder.name, source, files, _used_bytes(folder), used_at_s, _is_in_use(folder))
     except FileNotFoundError:
         return None

@@ -5,7 +5,6 @@ mistake in a class table fails here with the same line and the same exit code.
 """
 
 import json
-import os
 import stat
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -29,6 +28,7 @@ from redoxfs.launch.source import (
     open_dataset,
     open_root,
 )
+from redoxfs.linux.descriptors import opened
 
 if TYPE_CHECKING:
     from redoxfs.chunks import Cells
@@ -52,8 +52,7 @@ def run(options: InspectOptions) -> int:
     source = with_archives(source, options.timeout_s, options.dataset)
     check_source(source)
     memory_bytes = memory_of(options.memory.memory_size)
-    root_fd = open_root(source)
-    try:
+    with opened(open_root(source)) as root_fd:
         dataset = open_dataset(
             Opening(
                 source,
@@ -65,8 +64,6 @@ def run(options: InspectOptions) -> int:
                 is_cached=options.cache is not None,
             )
         )
-    finally:
-        os.close(root_fd)
     if options.nodes > 1 and not POLICIES[options.memory.policy].reads_some:
         raise UsageError("inspect --nodes is for --policy pool; for slot: redoxfs simulate --help")
     facts = gather(

@@ -17,6 +17,7 @@ from redoxfs.launch.errors import CommandError, UsageError
 from redoxfs.launch.fuse_options import is_known, split_options, unquoted
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.say import print_error, read_or_not
+from redoxfs.linux.descriptors import opened
 from redoxfs.linux.libc import last_error, libc
 
 # mount(8), "EXIT STATUS"
@@ -110,11 +111,8 @@ def _enter(namespace: str) -> None:
     """Raises UsageError if that is not possible."""
     path = f"/proc/{namespace}/ns/mnt" if namespace.isdigit() else namespace
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with opened(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
             if libc.setns(fd, _CLONE_NEWNS) != 0:
                 raise last_error()
-        finally:
-            os.close(fd)
     except OSError as failure:
         raise UsageError(f"-N {namespace}: {failure.strerror}") from None

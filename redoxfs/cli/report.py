@@ -16,6 +16,7 @@ from redoxfs.launch.outputs import check_replaceable, outside
 from redoxfs.launch.say import show
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.linux import durable
+from redoxfs.linux.descriptors import opened
 from redoxfs.report import BEGIN, Input, MountRun, UnknownInputError, judged, page, recognized
 
 
@@ -89,10 +90,7 @@ def _of_mount(asked: str, timeout_s: float, *, is_socket: bool) -> bytes:
 
 def _write(path: Path, asked: str, text: bytes) -> None:
     try:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with opened(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
             durable.replace(folder, path.name, text)
-        finally:
-            os.close(folder)
     except OSError as failure:
         raise DestinationError(f"-o {asked}: {failure.strerror}") from None

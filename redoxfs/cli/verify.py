@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from redoxfs.launch.path_status import PathStatus, path_status
 from redoxfs.launch.say import plain, read_or_not, say
 from redoxfs.launch.sizes import counted, format_bytes, format_seconds
 from redoxfs.launch.source import check_source, holds_packed, open_root
+from redoxfs.linux.descriptors import opened
 
 if TYPE_CHECKING:
     from redoxfs.packed.verifying import Verified
@@ -64,10 +64,7 @@ def run(options: VerifyOptions) -> int:
 def _of_folder(source: PathStatus, jobs: int, on_progress: "Callable[[Done, int], None]") -> "Verified":
     from redoxfs.packed import verify
 
-    root_fd = open_root(source)
-    try:
+    with opened(open_root(source)) as root_fd:
         if not holds_packed(source, root_fd):
             raise SourceUnusableError(f"{source.asked}: is not a packed dataset; redoxfs pack makes one")
-    finally:
-        os.close(root_fd)
     return verify(source.path, jobs=jobs, on_progress=on_progress)

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from redoxfs.csi.errors import invalid
 from redoxfs.linux.beneath import open_directory
+from redoxfs.linux.descriptors import opened
 
 # Kubernetes names volumes by DNS labels, and PersistentVolumes by DNS subdomains. A pod's uid is a UUID, or the hash of
 # a static pod's file.
@@ -52,15 +53,12 @@ class Kubelet:
 
     def make_target(self, place: Place) -> None:
         """Make the folder to mount at, unless it is there. Raises OSError, such as ELOOP for a symlink."""
-        parent = self._open("pods", place.pod_uid, "volumes", _CSI, place.volume)
-        try:
+        with opened(self._open("pods", place.pod_uid, "volumes", _CSI, place.volume)) as parent:
             try:
                 os.mkdir(place.target.name, 0o750, dir_fd=parent)
             except FileExistsError:
                 # Not to be opened: that would ask the filesystem which may be mounted there.
                 os.close(os.open(place.target.name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent))
-        finally:
-            os.close(parent)
 
     def remove_target(self, place: Place) -> None:
         """Remove the folder, on which nothing is mounted. Raises OSError unless it is gone then."""
@@ -81,11 +79,8 @@ class Kubelet:
 
     def _open(self, *names: str) -> int:
         """A descriptor of a folder beneath the kubelet's, through no symlink."""
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with opened(os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
             return open_directory(folder, names)
-        finally:
-            os.close(folder)
 
 
 def check_empty_dir(name: str) -> str:

@@ -35,6 +35,7 @@ from redoxfs.launch.handover import (
     send_mount,
     send_settings,
 )
+from redoxfs.linux.descriptors import opened
 from redoxfs.linux.fuse_device import Device, MountError
 
 DRIVER = "redoxfs"
@@ -259,12 +260,11 @@ class Volume:
             self._listener = None
 
     def remove_socket(self, kubelet: Kubelet) -> None:
-        with suppress(OSError):
-            folder = kubelet.open_empty_dir(self._place.pod_uid, self.record.empty_dir)
-            try:
-                os.unlink(SOCKET, dir_fd=folder)
-            finally:
-                os.close(folder)
+        with (
+            suppress(OSError),
+            opened(kubelet.open_empty_dir(self._place.pod_uid, self.record.empty_dir)) as folder,
+        ):
+            os.unlink(SOCKET, dir_fd=folder)
 
     # In the volume's thread
 

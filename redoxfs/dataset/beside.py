@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from redoxfs.dataset.samples import APPLIANCE_DIRECTORIES
 from redoxfs.dataset.splits import glued_among, names_split, parts_named
 from redoxfs.dataset.tree import Tree
+from redoxfs.linux.descriptors import opened
 
 NAMES_MAX = 100_000
 SPLITS_MAX = 32
@@ -95,10 +96,8 @@ def _look_into(above: int, name: str) -> Names | None:
         fd = os.open(name, _OPEN_DIRECTORY, dir_fd=above)
     except OSError:
         return None
-    try:
+    with opened(fd):
         return _names_in(fd)
-    finally:
-        os.close(fd)
 
 
 def _names_in(fd: int) -> Names | None:

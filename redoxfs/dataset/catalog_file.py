@@ -50,6 +50,7 @@ from redoxfs.dataset.stored import (
 from redoxfs.dataset.tree import CONTROL_NAME, Tree
 from redoxfs.linux import durable
 from redoxfs.linux.beneath import open_directory
+from redoxfs.linux.descriptors import opened
 from redoxfs.linux.times import mtime_ns
 
 FORMAT = b"redoxfs catalog\n"
@@ -282,11 +283,8 @@ def _agrees(tree: Tree, root_fd: int, entry: int) -> tuple[bool, bool]:
     path = tree.path(entry)
     above, _, name = path.rpartition(b"/")
     try:
-        directory = open_directory(root_fd, above.split(b"/") if above else ())
-        try:
+        with opened(open_directory(root_fd, above.split(b"/") if above else ())) as directory:
             found = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        finally:
-            os.close(directory)
     except OSError as error:
         raise _differs(path, _because(error)) from None
     if not stat.S_ISREG(found.st_mode):
@@ -300,13 +298,10 @@ def _agrees_inside(tree: Tree, root_fd: int, entry: int, *, lists: bool) -> tupl
     """The same of a directory; with ``lists`` also its names, where its time is not that of the catalog."""
     path = tree.path(entry)
     try:
-        fd = open_directory(root_fd, path.split(b"/") if path else ())
-        try:
+        with opened(open_directory(root_fd, path.split(b"/") if path else ())) as fd:
             found = os.fstat(fd)
             same_time = mtime_ns(found) == int(tree.mtime_ns[entry])
             names = None if same_time or not lists else {os.fsencode(name) for name in os.listdir(fd)}
-        finally:
-            os.close(fd)
     except OSError as error:
         raise _differs(path, _because(error)) from None
     if names is not None:

@@ -22,6 +22,7 @@ from redoxfs.launch.path_status import ArchiveFiles, PathStatus
 from redoxfs.launch.say import say
 from redoxfs.launch.scanning import showing_scan
 from redoxfs.launch.sizes import counted, format_seconds
+from redoxfs.linux.descriptors import opened
 
 if TYPE_CHECKING:
     from redoxfs.packed import Index
@@ -138,12 +139,9 @@ def _in_folder(folder: str) -> tuple[list[str], str]:
     """The archives of a folder of archives, and what else lies there; none if it holds anything that is no such."""
     from redoxfs.packed import is_packed
 
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         if is_packed(fd):
             return [], ""
-    finally:
-        os.close(fd)
     archives, others = [], []
     with os.scandir(folder) as entries:
         for entry in entries:

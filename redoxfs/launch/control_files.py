@@ -22,6 +22,7 @@ from redoxfs.launch.errors import DaemonError
 from redoxfs.launch.path_status import CONTROL_FOLDER
 from redoxfs.launch.say import plain
 from redoxfs.linux.beneath import open_beneath
+from redoxfs.linux.descriptors import opened
 from redoxfs.linux.mount_table import Mount, mount_id_of, read_mounts, topmost_at
 from redoxfs.linux.parent import signal_at_the_parents_end
 from redoxfs.linux.pids import pid_namespace
@@ -123,15 +124,12 @@ def _no_number(name: str) -> None:
 def _opened(mount: Mount, name: str) -> int:
     """In a child, which becomes the user who mounted."""
     # The root of a FUSE mount is opened without a request, and so without asking who does.
-    root = os.open(mount.mountpoint, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with opened(os.open(mount.mountpoint, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as root:
         if mount_id_of(root) != mount.mount_id:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         if mount.owner is not None:
             become(*mount.owner)
         fd = open_beneath(root, f"{CONTROL_FOLDER}/{name}".encode())
-    finally:
-        os.close(root)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))

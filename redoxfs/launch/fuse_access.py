@@ -15,6 +15,7 @@ from pathlib import Path
 from redoxfs.launch.apparmor import ENABLED, FOLDER, confinement
 from redoxfs.launch.errors import FuseUnavailableError
 from redoxfs.launch.fuse_options import FuseOptions
+from redoxfs.linux.descriptors import opened
 from redoxfs.linux.detach import find_helper
 from redoxfs.linux.pids import field_of, status_of
 
@@ -94,10 +95,8 @@ def device_trouble(device: Path = DEVICE) -> DeviceTrouble | None:
         fd = os.open(device, os.O_RDWR | os.O_CLOEXEC)
     except OSError as failure:
         return DeviceTrouble(failure.errno or errno.EIO, str(failure.strerror))
-    try:
+    with opened(fd):
         is_device = stat.S_ISCHR(os.fstat(fd).st_mode)
-    finally:
-        os.close(fd)
     return None if is_device else DeviceTrouble(errno.ENOENT, "not a device")
 
 

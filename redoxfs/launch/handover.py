@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from redoxfs.launch.errors import FuseUnavailableError
+from redoxfs.linux.descriptors import opened
 
 VERSION = 1
 
@@ -122,11 +123,8 @@ def _asked(path: Path, what: str, timeout_s: float) -> socket.socket:
 
 def _connect(connection: socket.socket, path: Path) -> None:
     """Connect by a short path, since that of a socket has 107 bytes at most."""
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
         connection.connect(f"/proc/self/fd/{folder}/{path.name}")
-    finally:
-        os.close(folder)
 
 
 def _answer(path: Path, connection: socket.socket) -> tuple[dict[str, Any], list[int]]:

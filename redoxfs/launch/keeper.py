@@ -32,6 +32,7 @@ from redoxfs.launch.options import MountOptions
 from redoxfs.launch.recipe import LAYOUT, RecipeMemory
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.turn import byte_of_keeper, keeper_by
+from redoxfs.linux.descriptors import opened
 from redoxfs.linux.mount_table import of_mount, read_mounts, topmost_at
 from redoxfs.linux.pids import pid_of_peer
 
@@ -148,14 +149,12 @@ class Keeper:
             return
         assert self._number is not None
         lock = self._control_path.with_suffix(".lock")
-        fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with opened(os.open(lock, flags, 0o600)) as fd:
             if keeper_by(fd, self._number) is None:
                 # One that was killed takes nothing, and one that is stopped takes it later.
                 with suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
                     socket.send_fds(self._connection, [_LOCK], [fd], socket.MSG_DONTWAIT)
-        finally:
-            os.close(fd)
 
     def serves(self) -> None:
         """Say that the daemon serves: the keeper need not watch the mount any more."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from redoxfs.launch.errors import DestinationError, UsageError
 from redoxfs.launch.path_status import path_status
+from redoxfs.linux.descriptors import opened
 
 
 def outside(name: str, timeout_s: float, option: str = "") -> Path:
@@ -33,10 +34,8 @@ def opened_folder(path: Path) -> Iterator[int]:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as failure:
         raise DestinationError(f"{path}: {failure.strerror}") from None
-    try:
+    with opened(fd):
         yield fd
-    finally:
-        os.close(fd)
 
 
 def check_replaceable(path: Path, asked: str, begin: bytes, what: str) -> None:

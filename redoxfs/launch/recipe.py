@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.source import Dataset
+from redoxfs.linux.descriptors import opened
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -136,11 +137,8 @@ def read_recipe(fd: int, root_fd: int) -> tuple[Recipe, Dataset]:
 
 def _mapped(fd: int) -> memoryview:
     # Through a descriptor that cannot write, or the kernel would not seal the memory. The views keep it mapped.
-    readable = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)) as readable:
         return memoryview(mmap.mmap(readable, 0, mmap.MAP_SHARED, mmap.PROT_READ))
-    finally:
-        os.close(readable)
 
 
 def _loaded(memory: memoryview, place: tuple[int, int], arrays: list[tuple[int, int]]) -> Any:

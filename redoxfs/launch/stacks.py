@@ -26,6 +26,7 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from redoxfs.linux.descriptors import opened
 from redoxfs.linux.pids import field_of, status_of
 
 SIGNAL = signal.SIGRTMAX
@@ -104,15 +105,12 @@ def _ask_thread(pid: int, fd: int) -> bool:
         return False
     path = f"/proc/{pid}/fd/{number[1]}"
     if _is_pipe(path):
-        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        try:
+        with opened(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)) as pipe:
             # It can have put another file there since.
             if _is_pipe(f"/proc/self/fd/{pipe}"):
                 with suppress(BlockingIOError):
                     os.write(pipe, b"?")
                 return True
-        finally:
-            os.close(pipe)
     raise NoStacksError(f"process {pid} has replaced its pipe for stacks")
 
 

@@ -29,6 +29,7 @@ from redoxfs.launch.errors import CommandError, DaemonError
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.runtime_paths import control_path, lock_path_of_daemon
 from redoxfs.launch.say import say
+from redoxfs.linux.descriptors import opened
 from redoxfs.linux.mount_table import Mount
 from redoxfs.linux.parent import signal_at_the_parents_end
 from redoxfs.linux.pids import born_s
@@ -62,10 +63,8 @@ def await_turn(options: "MountOptions", child: Child) -> int:
 def own_turn(mountpoint: Path) -> Iterator[None]:
     """Meanwhile no other process mounts there, or restarts the daemon there."""
     turn = _locked(mountpoint, f"waiting for another redoxfs command at {mountpoint} that is in progress")
-    try:
+    with opened(turn):
         yield
-    finally:
-        os.close(turn)
 
 
 def byte_of_keeper(device: str) -> int:
@@ -79,10 +78,8 @@ def keeper_of(mount: Mount) -> int | None:
         fd = os.open(lock_path_of_daemon(Path(mount.mountpoint)), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    try:
+    with opened(fd):
         pid = keeper_by(fd, mount.device)
-    finally:
-        os.close(fd)
     return pid if pid is not None and pid > 0 else None
 
 

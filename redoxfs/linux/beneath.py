@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable
 from functools import cache
 
+from redoxfs.linux.descriptors import opened
 from redoxfs.linux.libc import last_error, libc
 
 OPENAT2 = 437
@@ -79,8 +80,5 @@ def _walk(root_fd: int, path: bytes) -> int:
     *directories, name = path.split(b"/")
     if b".." in directories or name in (b"", b".", b".."):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), os.fsdecode(path))
-    above = open_directory(root_fd, directories)
-    try:
+    with opened(open_directory(root_fd, directories)) as above:
         return os.open(name, FILE_FLAGS, dir_fd=above)
-    finally:
-        os.close(above)

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from redoxfs.linux.descriptors import opened
 from redoxfs.linux.libc import last_error, libc
 
 # <sys/mount.h>
@@ -54,16 +55,13 @@ def _umount2(path: Path, flags: int, helper_flags: list[str]) -> None:
 
 def _umount_beneath_its_parent(path: bytes, flags: int) -> None:
     parent, name = os.path.split(path)
-    folder = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
         within = b"/proc/self/fd/%d" % folder
         # The kernel's own name of the folder differs if it was reached through a symlink.
         if os.readlink(within) != parent:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         if libc.umount2(within + b"/" + name, flags) != 0:
             raise last_error()
-    finally:
-        os.close(folder)
 
 
 def _ask_helper(path: Path, flags: list[str]) -> None:

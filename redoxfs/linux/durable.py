@@ -13,6 +13,8 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
+from redoxfs.linux.descriptors import opened
+
 
 def write_file(path: Path, data: bytes) -> None:
     """Write a new file, readable by its owner alone, through to the disk. Raises OSError if it exists."""
@@ -24,11 +26,8 @@ def write_file(path: Path, data: bytes) -> None:
 
 def sync_directory(path: Path) -> None:
     """Make renames in a directory, or into it, survive a power failure."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         _sync_names(fd)
-    finally:
-        os.close(fd)
 
 
 def _sync_names(folder_fd: int) -> None:

@@ -26,6 +26,7 @@ from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
 
+from redoxfs.linux.descriptors import opened
 from redoxfs.linux.detach import MNT_DETACH, detach, find_helper
 from redoxfs.linux.libc import last_error, libc
 from redoxfs.linux.mount_table import is_mounted, mount_id_of, read_mounts, topmost_at
@@ -243,20 +244,16 @@ def _end_made(held: int, before: Set[int]) -> None:
     """End the mount that was made on ``held``, wherever that is by now: that one alone, by a descriptor of its root."""
     for _ in range(_MOST_MOVES):
         place = os.readlink(_held(held))
-        with suppress(OSError):
-            root = os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                number = mount_id_of(root)
-                made = next((one for one in read_mounts() if one.mount_id == number), None)
-                if made is None or not made.ours or number in before or made.mountpoint != place:
-                    continue
-                if libc.umount2(_held(root).encode(), MNT_DETACH) != 0:
-                    if os.geteuid() == 0:
-                        raise last_error()
-                    detach(Path(place))
-                return
-            finally:
-                os.close(root)
+        with suppress(OSError), opened(os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)) as root:
+            number = mount_id_of(root)
+            made = next((one for one in read_mounts() if one.mount_id == number), None)
+            if made is None or not made.ours or number in before or made.mountpoint != place:
+                continue
+            if libc.umount2(_held(root).encode(), MNT_DETACH) != 0:
+                if os.geteuid() == 0:
+                    raise last_error()
+                detach(Path(place))
+            return
     log.warning("the mount that is now at %s could not be ended; it is dead", os.readlink(_held(held)))
 
 

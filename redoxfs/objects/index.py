@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from redoxfs.linux import durable
+from redoxfs.linux.descriptors import opened
 from redoxfs.linux.owned import is_own_folder
 from redoxfs.objects.client import PART_BYTES, Client, Version
 from redoxfs.objects.errors import ObjectError
@@ -246,12 +247,9 @@ async def _arrays(client: Client, folder: Path, sizes: dict[str, int]) -> None:
             raise DamagedDatasetError(
                 f"{client.address.of(key)} is {version.size:,} bytes long instead of {size:,}; pack the dataset again"
             )
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
+        with opened(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)) as fd:
             await all_of(part(fd, key, version, begin) for begin in range(0, size, PART_BYTES))
             os.fsync(fd)
-        finally:
-            os.close(fd)
 
     await all_of(array(name, size) for name, size in sizes.items())
     durable.sync_directory(folder)

@@ -32,6 +32,7 @@ import numpy as np
 from redoxfs.chunks import Cells
 from redoxfs.dataset import Catalog, ChangedError, SourceError, Tree, array_files, check_unchanged, show
 from redoxfs.linux import durable
+from redoxfs.linux.descriptors import opened
 from redoxfs.linux.owned import is_own_folder
 from redoxfs.packed.index import (
     FOLDER,
@@ -200,8 +201,7 @@ def _locked(at: _Places) -> Iterator[None]:
     This is a record lock, which network filesystems support, and which ends with this process.
     """
     making = at.making
-    fd = os.open(making / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
+    with opened(os.open(making / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as fd:
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The process that held the lock may have finished and removed the lock file with its other files.
@@ -212,8 +212,6 @@ def _locked(at: _Places) -> Iterator[None]:
         if not mine:
             raise PackError(f"{at.name}: another redoxfs pack is writing to it; wait until that is done")
         yield
-    finally:
-        os.close(fd)
 
 
 def _save_draft(

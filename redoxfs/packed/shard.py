@@ -28,6 +28,7 @@ import xxhash
 from redoxfs.arrays import ranges
 from redoxfs.chunks import open_beneath
 from redoxfs.dataset import SourceError, Tree, array_files, show
+from redoxfs.linux.descriptors import opened
 from redoxfs.linux.times import ctime_ns, mtime_ns
 from redoxfs.packed.headers import BLOCK_BYTES, RECORD_BYTES, header_of
 from redoxfs.packed.index import SUM_BLOCK_BYTES, Sums, block_offsets
@@ -180,13 +181,10 @@ def source_file(tree: Tree, entry: int, root_fd: int) -> Iterator[int]:
     name = tree.path(entry)
     known = (int(tree.size[entry]), int(tree.mtime_ns[entry]), int(tree.ctime_ns[entry]))
     try:
-        source = open_beneath(root_fd, name)
-        try:
+        with opened(open_beneath(root_fd, name)) as source:
             _must_be(source, known, name)
             yield source
             _must_be(source, known, name)
-        finally:
-            os.close(source)
     except OSError as error:
         raise SourceError(f"{show(name)}: {error.strerror}; a packed dataset must hold every file") from None
 
