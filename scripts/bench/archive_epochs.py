@@ -1,7 +1,8 @@
 """Epochs from tar archives as they are, beside redoxfs' own packed copy of the same samples, in turns.
 
     scripts/bench/archive_epochs.py [--shape imagenet|shards] [--storages filer,nas] [--archives 1000]
-                                    [--members 128] [--bytes 110000] [--memory 0.25] [--epochs 1] [--rounds 2] [--json]
+                                    [--members 128] [--bytes 110000] [--memory 0.25] [--epochs 1] [--rounds 2]
+                                    [--json FILE]
     scripts/bench/archive_epochs.py --storages s3 [--line 800] …
 
 - imagenet: a script like ImageFolder's, on an archive with an archive for each class, as ImageNet comes.
@@ -16,8 +17,8 @@ A storage is a profile of scripts/bench/throttle.py: a store (scripts/slow_store
 are told its speed, since what they measure on a busy machine is another one each time. Or it is "s3", a real S3 server
 (SeaweedFS). ``--line 800`` puts that behind a link of 800 Mbit/s, which needs root, too; without it, server, redoxfs
 and readers share the processor. "mount" is the time of the command; of archives, the first one on a storage may have
-the index. "read" is what the storage read, as a multiple of the samples, and "a read" the mean bytes of a request,
-where a store counts them.
+the index. "amplification" is what the storage read, as a multiple of the samples, and "bytes of read" the mean of a
+request, where they are counted. The last table has the samples a second of archives as a share of the packed copy's.
 """
 
 import argparse
@@ -33,13 +34,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import epoch
 import mounts
 import throttle
-from children import Children, fork
-from results import grid
+from labelled import NAME_BYTES as HEAD_BYTES
+from labelled import read_epoch, read_file
+from results import Row, options_of, tell
 from rich.console import Console
 from tar_writer import BLOCK_BYTES, END_BYTES, TarWriter, padded
 
@@ -49,11 +50,14 @@ from netspaces import Network
 from seaweed import BUCKET, seaweed, settings
 
 READERS = 8
-HEAD_BYTES = 64
 CAP_BYTES = 512 << 20
 """Of processes and page cache beside --memory, where the storage is capped."""
 MOUNT_S = 1800
 """The index of millions of members takes minutes on slow storage."""
+COLUMNS = (
+    *("storage", "memory", "round", "way", "epoch", "samples_per_s", "mb_per_s", "mount_s", "amplification"),
+    *("bytes_of_read", "chunk_size", "daemon_s", "wrong_labels", "not_once"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,44 +119,14 @@ def make_shards(folder: Path, archives: int, members: int, mean_bytes: int) -> t
 # The scripts
 
 
-def image_folder(root: str, path: str) -> tuple[str, bool]:
-    """The sample that came, and whether its label is that of the path."""
-    with open(f"{root}/{path}", "rb") as file:
-        came = file.read()[:HEAD_BYTES].rstrip().decode()
-    return came, came.partition("/")[0] == path.partition("/")[0]
-
-
-def image_and_json(root: str, key: str) -> tuple[str, bool]:
-    """The same of an image and the description beside it."""
-    with open(f"{root}/{key}.jpg", "rb") as file:
+def image_and_json(path: str, key: str) -> tuple[str, bool]:
+    """The sample whose image came, and whether the description beside it is of it."""
+    del key
+    with open(f"{path}.jpg", "rb") as file:
         came, label = file.read()[:HEAD_BYTES].decode().split()
-    with open(f"{root}/{key}.json", "rb") as file:
+    with open(f"{path}.json", "rb") as file:
         described = json.load(file)
     return came, described == {"key": came, "label": int(label)}
-
-
-def read_epoch(root: Path, asked: list[str], read: Callable[[str, str], tuple[str, bool]]) -> dict[str, Any]:
-    """Read each sample once, in a random order, in processes that share them."""
-    order = random.sample(asked, len(asked))
-    start = fork.Barrier(READERS)
-
-    def work(number: int) -> tuple[float, float, list[str], int]:
-        part = order[number::READERS]
-        start.wait()
-        began = time.monotonic()
-        found = [read(str(root), each) for each in part]
-        return began, time.monotonic(), [came for came, _ in found], sum(not is_right for _, is_right in found)
-
-    with Children() as children:
-        for number in range(READERS):
-            children.start(work, number)
-        found = children.answers()
-    came = [name for _, _, part, _ in found for name in part]
-    return {
-        "seconds": max(ended for _, ended, _, _ in found) - min(began for began, _, _, _ in found),
-        "wrong_labels": sum(wrong for _, _, _, wrong in found),
-        "not_once": len(set(asked) ^ set(came)) + len(came) - len(set(came)),
-    }
 
 
 # The storage
@@ -215,12 +189,12 @@ def upload(folder: Path) -> None:
 # The run
 
 
-def measure(asked: argparse.Namespace, work: Path, environment: dict[str, str] | None) -> dict[str, Any]:
+def measure(asked: argparse.Namespace, work: Path, environment: dict[str, str] | None) -> Row:
     console = Console(stderr=True)
     shape = SHAPES[asked.shape]
     if "%" in shape.archives:
         shape = Shape(shape.classes, shape.archives % (asked.archives - 1))
-    make, read = (make_imagenet, image_folder) if asked.shape == "imagenet" else (make_shards, image_and_json)
+    make, read = (make_imagenet, read_file) if asked.shape == "imagenet" else (make_shards, image_and_json)
     console.print(f"making {asked.archives * asked.members:,} samples …")
     names, total = make(work, asked.archives, asked.members, asked.bytes)
     console.print("packing a copy …")
@@ -240,6 +214,7 @@ def measure(asked: argparse.Namespace, work: Path, environment: dict[str, str] |
         row["samples_per_s"] = len(names) / row["seconds"]
         row["mb_per_s"] = total / 1e6 / row["seconds"]
         row["amplification"] = row["bytes"] / total
+        row["bytes_of_read"] = row["requests"] and row["bytes"] / row["requests"]
     return {
         "machine": mounts.machine(),
         "load_average": os.getloadavg(),
@@ -260,7 +235,7 @@ def epochs(
     names: list[str],
     read: Callable[[str, str], tuple[str, bool]],
     asked: argparse.Namespace,
-) -> Iterable[dict[str, Any]]:
+) -> Iterable[Row]:
     """A row for each epoch of a mount."""
     mountpoint = work / "mnt"
     options = [*(shape.classes if way == "archive" else ()), "--memory", str(memory_bytes), *asked.options]
@@ -272,7 +247,7 @@ def epochs(
         stored.forget()
         for number in range(1, asked.epochs + 1):
             before, spent_s = stored.counted(mountpoint), mounts.cpu_s(daemon.pid)
-            found = read_epoch(mountpoint, names, read)
+            found = read_epoch({name: f"{mountpoint}/{name}" for name in names}, READERS, read=read)
             requests, read_bytes = (
                 None if a is None or b is None else a - b
                 for a, b in zip(stored.counted(mountpoint), before, strict=True)
@@ -282,7 +257,7 @@ def epochs(
                     "way": way,
                     "epoch": number,
                     "mount_s": mount_s,
-                    **found,
+                    **found.told,
                     "daemon_s": mounts.cpu_s(daemon.pid) - spent_s,
                     "requests": requests,
                     "bytes": read_bytes,
@@ -292,7 +267,7 @@ def epochs(
     return rows
 
 
-def shares(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def shares(rows: list[Row]) -> list[Row]:
     """The samples a second of archives as a share of the packed copy's: the median of the rounds, and all."""
     rates: dict[tuple[str, float, int], dict[str, list[float]]] = {}
     for row in rows:
@@ -307,45 +282,8 @@ def shares(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def show(result: dict[str, Any]) -> None:
-    console = Console(width=120)
-    on = result["machine"]
-    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}, load {result['load_average'][0]:.1f}")
-    console.print(f"{result['shape']}: {result['samples']:,} samples, {result['bytes'] / 1e9:.1f} GB")
-    headings = ("", "memory", "epoch", "samples/s", "MB/s", "mount", "read", "a read", "chunk", "daemon")
-    for name in dict.fromkeys(row["storage"] for row in result["rows"]):
-        line = f" behind {result['line']} Mbit/s" if result["line"] else ""
-        table = grid(f"s3{line}" if name == "s3" else throttle.PROFILES[name].title, headings)
-        for row in result["rows"]:
-            if row["storage"] == name:
-                table.add_row(
-                    row["way"],
-                    f"{row['memory']:.0%}",
-                    str(row["epoch"]),
-                    f"{row['samples_per_s']:,.0f}",
-                    f"{row['mb_per_s']:,.0f}",
-                    f"{row['mount_s']:.1f} s",
-                    f"{row['amplification']:.2f} x",
-                    f"{row['bytes'] / row['requests'] / 1e3:,.0f} kB" if row["requests"] else "",
-                    str(row["chunk_size"]),
-                    f"{row['daemon_s']:.1f} s",
-                )
-        console.print(table)
-        for each in result["shares"]:
-            if each["storage"] == name:
-                every = ", ".join(f"{share:.0%}" for share in each["all"])
-                console.print(
-                    f"memory {each['memory']:.0%}, epoch {each['epoch']}: {each['share']:.0%} of packed ({every})"
-                )
-    for row in result["rows"]:
-        if row["wrong_labels"] or row["not_once"]:
-            console.print(
-                f"{row['storage']}, {row['way']}: {row['wrong_labels']} wrong labels, {row['not_once']} not once"
-            )
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="imagenet")
     parser.add_argument("--storages", type=lambda text: text.split(","), default=["filer", "nas"])
     parser.add_argument("--archives", type=int, default=1000)
@@ -363,7 +301,6 @@ def main() -> int:
     parser.add_argument("--line", type=int, metavar="MBIT", help="put the S3 server behind a link of MBIT Mbit/s")
     parser.add_argument("--folder", type=Path, help="where to make the files (default: the temporary folder)")
     parser.add_argument("--options", nargs="*", default=[], help="further options of redoxfs mount")
-    parser.add_argument("--json", action="store_true")
     # How the process that this one starts is told where the server is.
     parser.add_argument("--server", type=json.loads, default={}, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -381,7 +318,8 @@ def main() -> int:
             environment = settings(server.port, server.host)
             os.environ |= environment
         result = measure(asked, work, environment)
-    print(json.dumps(result, indent=2)) if asked.json else show(result)
+    tell(result, asked.json, *COLUMNS)
+    tell({"rows": result["shares"]}, None, "storage", "memory", "epoch", "share")
     return 1 if any(row["wrong_labels"] or row["not_once"] for row in result["rows"]) else 0
 
 

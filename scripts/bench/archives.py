@@ -1,7 +1,7 @@
 """How long the index of tar archives takes, beside `tar tf`, Python's tarfile and ratarmount, if that is installed.
 
     python scripts/bench/archives.py [--members 100000] [--archives 100] [--bytes 1000] [--holes] [--rounds 3]
-                                     [--no-tarfile] [--json] [FOLDER]
+                                     [--no-tarfile] [--json FILE] [FOLDER]
 
 All rows are from the page cache but for those that say cold, before which the archives are dropped from it. Each row
 has the time that passed, and the processor time of this process and of those that it waited for. The rows of mounts are
@@ -9,9 +9,7 @@ of the real commands, which make the index before they fork their daemons. With 
 on disk.
 """
 
-import argparse
 import importlib.util
-import json
 import os
 import resource
 import subprocess
@@ -24,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import mounts
-from results import rounded
+from results import options_of, rounded, tell
 from tar_writer import TarWriter
 
 from redoxfs.native import index_archives
@@ -136,14 +134,13 @@ def python(folder: Path, names: list[str]) -> int:
 
 
 def main() -> int:
-    given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    given = options_of(__doc__)
     given.add_argument("--members", type=int, default=100_000)
     given.add_argument("--archives", type=int, default=100)
     given.add_argument("--bytes", type=int, default=1000)
     given.add_argument("--holes", action="store_true")
     given.add_argument("--rounds", type=int, default=3)
     given.add_argument("--no-tarfile", action="store_true")
-    given.add_argument("--json", action="store_true", help="print JSON, once all is measured")
     given.add_argument("folder", nargs="?", type=Path, default=Path(tempfile.gettempdir()))
     asked = given.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.folder) as made:
@@ -156,11 +153,9 @@ def main() -> int:
 
         def show(name: str, run: Callable[[], object], rounds: int = asked.rounds, **options: Any) -> None:
             seconds, busy = best(run, rounds, **options)
-            rows.append({"what": name, "seconds": seconds, "processor_seconds": busy})
-            if asked.json:
-                return
-            rate = f"{asked.members / seconds:12,.0f} members/s"
-            print(f"{name:32} {seconds:8.2f} s {rate} {busy:8.2f} s of processor time", flush=True)
+            print(f"{name}: {seconds:.2f} s", file=sys.stderr)
+            rate = asked.members / seconds
+            rows.append({"what": name, "seconds": seconds, "members_per_s": rate, "processor_seconds": busy})
 
         def index(*, rescan: bool) -> None:
             load_or_index(made, files, cache, rescan=rescan)
@@ -176,15 +171,12 @@ def main() -> int:
         show("redoxfs mount and umount, first", lambda: mount(folder, cache), 1)
         show("redoxfs mount and umount, second", lambda: mount(folder, cache), 1)
         most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        if not asked.json:
-            print(f"most memory of a mount: {most / 1024:,.0f} MiB")
         if importlib.util.find_spec("ratarmount") is not None:
             for which in ("first", "second"):
                 show(f"ratarmount and umount, {which}", lambda: ratarmount(folder, names, cache / "ratarmount"), 1)
-        if asked.json:
-            given_words = {"members": asked.members, "archives": asked.archives, "bytes": asked.bytes}
-            told = {"machine": mounts.machine(), **given_words, "most_memory_bytes": most << 10, "rows": rows}
-            print(json.dumps(rounded(told), indent=1))
+        given_words = {"members": asked.members, "archives": asked.archives, "bytes": asked.bytes}
+        told = {"machine": mounts.machine(), **given_words, "most_memory_bytes": most << 10, "rows": rows}
+        tell(rounded(told), asked.json, *rows[0])
     return 0
 
 

@@ -27,9 +27,8 @@ from typing import Any
 
 import mounts
 from labelled import make_files, read_epoch
-from results import write
+from results import options_of, tell
 from rich.console import Console
-from rich.table import Table
 
 SMALLEST_BYTES, LARGEST_BYTES = 50_000, 150_000
 READERS = 8
@@ -138,33 +137,18 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
 WRONG = ("damaged", "wrong_labels", "not_once", "errors", "failures")
 
 
-def show(result: dict[str, Any]) -> None:
-    """Print the result as a table."""
-    table = Table(title=f"{result['kills']} deaths in the first epoch, {result['files']:,} files")
-    for heading in ("kept", "deaths", *WRONG):
-        table.add_column(heading.replace("_", " "), justify="right")
-    for least, most in ((0, 0), (1e-9, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.01)):
-        rows = [row for row in result["rows"] if (row["kept"] == 0 if most == 0 else least <= row["kept"] < most)]
-        kept = "nothing" if most == 0 else f"{least:.0%} to {min(most, 1):.0%}"
-        table.add_row(kept, str(len(rows)), *(str(sum(row[name] for row in rows)) for name in WRONG))
-    Console().print(table)
-
-
 def main() -> int:
     """Run it. Returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--files", type=int, default=2000)
     parser.add_argument("--memory-mb", type=int, default=32)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--folder", type=Path, help="where to make the files (default: the temporary folder)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
     arguments = parser.parse_args()
     with mounts.work_folder(arguments.folder) as work:
         result = run(arguments, work)
-    if arguments.json:
-        write(result, arguments.json)
-    show(result)
+    tell(result, arguments.json, "kill", "after_s", "kept", *WRONG)
     return int(any(row[name] for row in result["rows"] for name in WRONG))
 
 

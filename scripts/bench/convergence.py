@@ -59,7 +59,6 @@ from typing import Any
 import convergence_page
 import mounts
 import numpy as np
-import quick
 import small_resnet
 import torch
 from full_path import other_checkout, this_checkout
@@ -81,7 +80,7 @@ from recorded_orders import (
     make_files,
     record,
 )
-from results import check_plot, grid, rounded, write
+from results import check_plot, grid, options_of, parse_quick, rounded, write
 from rich.console import Console
 from shuffle_quality import quality  # in a folder that recorded_orders has put on the path
 from small_resnet import DEBIAN_FOLDER, read_images
@@ -402,7 +401,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="default: 5")
     parser.add_argument("--epochs", type=int, default=6, help="default: 6")
     parser.add_argument(
@@ -420,10 +419,9 @@ def main() -> int:
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="also record the pool of this checkout")
     parser.add_argument("--folder", type=Path, help="where to make the files (default: the temporary folder)")
     parser.add_argument("--quick", action="store_true", help="2 seeds, 2 epochs, 2,000 images and three settings")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result here")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the result here")
     parser.add_argument("--files", type=Path, help=argparse.SUPPRESS)
-    arguments = quick.parsed(parser, seeds=2, epochs=2, images=QUICK_TRAINING, settings="quick")
+    arguments = parse_quick(parser, seeds=2, epochs=2, images=QUICK_TRAINING, settings="quick")
     if not BATCH <= arguments.images <= MOST_SAMPLES:
         parser.error(f"--images must be from {BATCH} to {MOST_SAMPLES:,}")
     if min(arguments.seeds, arguments.epochs, arguments.jobs) < 1:

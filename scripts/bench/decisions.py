@@ -1,7 +1,7 @@
 """What a decision of the core costs: CPU time for each request and memory for each sample, under both policies.
 
     scripts/bench/decisions.py [--samples 13000000] [--classes 21000] [--chunk-size 64] [--resident 10%]
-                               [--requests 1000000] [--policy slot] [--policy pool] [--json]
+                               [--requests 1000000] [--policy slot] [--policy pool] [--json FILE]
 
 It uses no data and no mount. The classes have one size, the chunks are aligned with them, memory holds --resident of
 the samples, and the requests come in random order. It needs no root.
@@ -17,17 +17,14 @@ Aims at the default size: 20 µs a decision, 16 bytes a sample.
 
 import argparse
 import gc
-import json
 import time
 import tracemalloc
 from collections.abc import Callable
-from typing import Any
 
 import mounts
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
-from rich.table import Table
+from results import options_of, tell
 
 from redoxfs.chunks import build_cells, fit, memory_for_share
 from redoxfs.protocol import Policy, PoolPolicy, SlotPolicy
@@ -36,7 +33,6 @@ SAMPLE_BYTES = 100_000
 """All samples have one size, so that a share of the samples is the same share of the bytes."""
 
 POLICIES = ("slot", "pool")
-AIMS = {"us_per_decision": 20, "state_bytes_per_sample": 16}
 
 Makers = dict[str, Callable[[], Policy]]
 
@@ -113,30 +109,14 @@ def orders(samples: int, requests: int) -> list[list[int]]:
     return found
 
 
-def show(result: dict[str, Any]) -> None:
-    console = Console()
-    on = result["machine"]
-    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}, Python {on['python']}")
-    title = (
-        f"{result['samples']:,} samples, {result['classes']:,} classes, K = {result['chunk_size']}, "
-        f"{result['resident']:.0%} resident, {result['requests']:,} requests"
-    )
-    table = Table("", *result["policies"], "aim", title=title)
-    for key in next(iter(result["policies"].values())):
-        values = [f"{of[key]:,.4g}" for of in result["policies"].values()]
-        table.add_row(key.replace("_", " "), *values, str(AIMS.get(key, "")))
-    console.print(table)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--samples", type=int, default=13_000_000)
     parser.add_argument("--classes", type=int, default=21_000)
     parser.add_argument("--chunk-size", type=int, default=64)
     parser.add_argument("--resident", type=share, default=0.1, help="share of the samples that memory holds")
     parser.add_argument("--requests", type=int, default=1_000_000)
     parser.add_argument("--policy", action="append", choices=POLICIES, help="may be repeated (default: both)")
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     makers = makers_of(arguments.samples, arguments.classes, arguments.chunk_size, arguments.resident)
     result = {
@@ -146,13 +126,13 @@ def main() -> None:
         "chunk_size": arguments.chunk_size,
         "resident": arguments.resident,
         "requests": arguments.requests,
-        "policies": {
-            name: measure(makers[name], arguments.samples, arguments.requests)
+        "rows": [
+            {"policy": name, **measure(makers[name], arguments.samples, arguments.requests)}
             for name in POLICIES
             if name in (arguments.policy or POLICIES)
-        },
+        ],
     }
-    print(json.dumps(result, indent=2)) if arguments.json else show(result)
+    tell(result, arguments.json, *result["rows"][0])
 
 
 if __name__ == "__main__":

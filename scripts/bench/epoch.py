@@ -1,9 +1,9 @@
 """Epochs in random order from slow storage: the plain directory, redoxfs on it, redoxfs on a packed copy.
 
-    scripts/bench/epoch.py [--files 20480] [--profiles nas,hdd,none] [--ways plain,directory,packed,sweep,archive]
-                           [--json]
-                           [--epochs 1] [--memory-mb 256] [--cap-mb 768] [--against CHECKOUT]
-    scripts/bench/epoch.py --profiles latency [--readers 4,8,16] [--rounds 1] [--json]
+    scripts/bench/epoch.py [--files 20480] [--profiles nas,hdd,none] [--ways plain,directory,packed,sweep,archive,cache]
+                           [--json FILE]
+                           [--epochs 1] [--cold] [--memory-mb 256] [--cap-mb 768] [--against CHECKOUT]
+    scripts/bench/epoch.py --profiles latency [--readers 4,8,16] [--rounds 1] [--json FILE]
 
 8 processes share the epoch, as the workers of one job do. They read each file whole. At first no file is in the
 page cache. Names and inodes are cached, since a plain job lists the files before its epoch, and redoxfs scans them. A
@@ -11,12 +11,15 @@ cap limits the storage's reads and bytes a second, and another the memory of all
 included. The profiles are those of scripts/bench/throttle.py, which needs root. Scanning, packing (once for a dataset)
 and mounting are not timed.
 
-One epoch is read from an empty page cache and, by redoxfs, with empty memory. With --epochs, more follow at once, and
-the table has the last one: from the second on, redoxfs has what its memory keeps, and the plain directory what the page
-cache has of it. --against measures another checkout of redoxfs on the packed copy in the same run, with the Python of
-its .venv.
+One epoch is read from an empty page cache and, by redoxfs, with empty memory. With --epochs, more follow at once: from
+the second on, redoxfs has what its memory keeps, and the plain directory what the page cache has of it, unless --cold
+drops that before each epoch. --against measures another checkout of redoxfs on the packed copy in the same run, with
+the Python of its .venv.
 
-The way "archive" is redoxfs on a tar of a tar for each class, as ImageNet comes.
+The way "archive" is redoxfs on a tar of a tar for each class, as ImageNet comes. "cache" is redoxfs on the directory
+with --cache: on the same disk, and under the same caps, so that its second epoch shows whether copies are read as fast
+as a packed dataset. With a store it is on the disk below the delay, as a local disk beside a slow network; --cache-on
+names a folder on another disk.
 
 The profiles "filer", "parallel", "disk", "volume" and "objects" are stores: a filesystem (scripts/slow_store.c) with a
 delay in each request, a number of requests in service, and a bandwidth. A long read is one request there, while a cap
@@ -24,17 +27,17 @@ counts each MiB of it. It keeps no pages from one open to the next. "latency" is
 serves many requests at a time, so more processes get more from it: the benchmark runs with 4, 8 and 16, and has no
 sweep. Stores need gcc and libfuse3-dev, and no root.
 
-How to read the result: "plain directory" is the rate without redoxfs, and "x plain" the gain over it, the median of
-the rounds; "x other", over the other checkout. "bare sweep" reads the packed shards from end to end and does nothing
-else, so nothing can be faster in the first epoch; "of sweep" is a share of that. "read" is what the storage read, as a
-multiple of the dataset. Every file holds its own name: each must come exactly once in each epoch, with the label of the
-path that was opened. The exit code is 1 if one does not.
+How to read the result: "plain" is the rate without redoxfs, and "over plain" the gain over it, in the median; "over
+other", over the other checkout. "sweep" reads the packed shards from end to end and does nothing else, so nothing can
+be faster in the first epoch; "of sweep" is a share of that. "amplification" is what the storage read, as a multiple of
+the dataset, and "kept" the share of the samples that the cache has after the epoch. Every file holds its own name: each
+must come exactly once in each epoch, with the label of the path that was opened. The exit code is 1 if one does not.
 """
 
 import argparse
 import json
 import os
-import statistics
+import shutil
 import subprocess
 import sys
 import time
@@ -43,13 +46,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import mounts
 import throttle
 from full_path import other_checkout
 from labelled import make_files, read_epoch
-from results import grid
+from results import Row, medians, options_of, tell
 from rich.console import Console
 
 READERS = [8]
@@ -62,9 +64,14 @@ WAYS = {
     "directory": "redoxfs, directory",
     "packed": "redoxfs, packed",
     "archive": "redoxfs, a tar of tars",
+    "cache": "redoxfs, --cache",
     "against": "the other checkout, packed",
     "sweep": "bare sweep",
 }
+COLUMNS = (
+    *("profile", "readers", "way", "epoch", "files_per_s", "mb_per_s", "over_plain", "over_other", "of_sweep"),
+    *("amplification", "waits", "kept", "wrong_labels", "not_once"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +164,13 @@ def reading(
         yield mnt
 
 
-def read_all(folder: Path, readers: int) -> dict[str, Any]:
+def read_all(folder: Path, readers: int) -> Row:
     """Read all files of a directory in random order. Returns the time and the number of errors."""
     names = [f"{path.parent.name}/{path.name}" for path in folder.glob("class*/*")]
-    epoch = read_epoch({name: str(folder / name) for name in names}, readers)
-    return {"seconds": epoch.seconds, "wrong_labels": epoch.wrong_labels, "not_once": epoch.not_once}
+    return read_epoch({name: str(folder / name) for name in names}, readers).told
 
 
-def sweep(folder: Path) -> dict[str, Any]:
+def sweep(folder: Path) -> Row:
     """Read all shards from end to end. Returns the time."""
     began = time.monotonic()
     for path in sorted(folder.glob("samples-*.tar")):
@@ -175,11 +181,11 @@ def sweep(folder: Path) -> dict[str, Any]:
     return {"seconds": time.monotonic() - began, "wrong_labels": 0, "not_once": 0}
 
 
-def within(stored: Storage, folder: Path, readers: int) -> dict[str, Any]:
+def within(stored: Storage, folder: Path, readers: int) -> Row:
     """Run this program as a child where the storage is slow. Returns the result of `read_all`; 0 readers: `sweep`."""
     command = [sys.executable, __file__, "--child", str(folder), str(readers)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, preexec_fn=stored.enter)
-    told: dict[str, Any] = json.loads(done.stdout)
+    told: Row = json.loads(done.stdout)
     return told
 
 
@@ -191,21 +197,26 @@ def measure(
     total: int,
     arguments: argparse.Namespace,
     epochs: int = 1,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """A row for each epoch."""
     rows = []
-    source, python = way, sys.executable
+    source, python, options = way, sys.executable, arguments.options
     if way == "against":
         source, python = "packed", other_checkout(arguments.against).python
+    elif way == "cache":
+        copies = (arguments.cache_on or work) / "copies"
+        shutil.rmtree(copies, ignore_errors=True)
+        source, options = "directory", [*options, "--cache", str(copies)]
     with (
         storage(profile, work, arguments.cap_mb << 20) as stored,
-        reading(stored, source, work, arguments.memory_mb, *arguments.options, python=python) as folder,
+        reading(stored, source, work, arguments.memory_mb, *options, python=python) as folder,
     ):
-        stored.forget()
         for number in range(1, 1 + (1 if way == "sweep" else epochs)):
+            if number == 1 or arguments.cold:
+                stored.forget()
             _, before = stored.counted()
             found = within(stored, folder, 0 if way == "sweep" else readers)
-            stats = mounts.stats(folder) if source in ("directory", "packed", "archive") else None
+            stats = mounts.stats(folder) if source in ("directory", "packed", "archive") else {}
             read_bytes = stored.counted()[1] - before
             rows.append(
                 {
@@ -218,13 +229,14 @@ def measure(
                     "files_per_s": arguments.files / found["seconds"],
                     "mb_per_s": total / found["seconds"] / 1e6,
                     "amplification": read_bytes / total,
-                    "stats": stats,
+                    "waits": stats["in_flight_waits"] + stats["demand_loads"] if stats else None,
+                    "kept": stats["cache"]["samples"] / arguments.files if way == "cache" else None,
                 }
             )
     return rows
 
 
-def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
+def run(arguments: argparse.Namespace, work: Path) -> Row:
     console = Console(stderr=True)
     total = make_dataset(work, arguments.files, console, has_archive="archive" in arguments.ways)
     rows = []
@@ -236,7 +248,9 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
             for number in range(arguments.rounds):
                 for way in ways:
                     console.print(f"{profile.name}, {readers} readers, round {number + 1}: {WAYS[way]} …")
-                    rows += measure(work, way, profile, readers, total, arguments, arguments.epochs)
+                    of_way = measure(work, way, profile, readers, total, arguments, arguments.epochs)
+                    rows += [{"round": number + 1, **row} for row in of_way]
+    rows = with_ratios(rows)
     return {
         "machine": mounts.machine(),
         "files": arguments.files,
@@ -246,61 +260,35 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
         "against": other_checkout(arguments.against).commit if arguments.against else None,
         "memory_mb": arguments.memory_mb,
         "cap_mb": arguments.cap_mb,
-        "options": arguments.options,
-        "rows": rows,
+        "options": " ".join(arguments.options),
+        "rows": medians(rows, "profile", "readers", "way", "epoch"),
+        "all": rows,
     }
 
 
-def median_ratio(rows: list[dict[str, Any]], others: list[dict[str, Any]]) -> float:
-    """How many times the files a second of ``others``, round by round."""
-    ratios: list[float] = [row["files_per_s"] / other["files_per_s"] for row, other in zip(rows, others, strict=True)]
-    return statistics.median(ratios)
+def with_ratios(rows: list[Row]) -> list[Row]:
+    """``rows``, with the rate as a multiple of that of other ways, in the same round and epoch."""
+    rate = {
+        (row["profile"], row["readers"], row["round"], row["way"], row["epoch"]): row["files_per_s"] for row in rows
+    }
 
+    def over(row: Row, way: str, epoch: int) -> float | None:
+        other = rate.get((row["profile"], row["readers"], row["round"], way, epoch))
+        return other and row["files_per_s"] / other
 
-def show(result: dict[str, Any]) -> None:
-    console = Console()
-    on = result["machine"]
-    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}")
-    console.print(
-        f"{result['files']:,} files, {result['bytes'] / 1e9:.2f} GB; {result['memory_mb']} MiB for redoxfs, "
-        f"{result['cap_mb']} MiB for all with the page cache where the storage is capped; rounds: {result['rounds']}"
-    )
-    if result["epochs"] > 1:
-        console.print(f"the last of {result['epochs']} epochs")
-    if result["against"]:
-        console.print(f"the other checkout: commit {result['against']}")
-    for profile, readers in dict.fromkeys((row["profile"], row["readers"]) for row in result["rows"]):
-        rows: dict[str, list[dict[str, Any]]] = {}
-        for row in result["rows"]:
-            is_last = row["way"] == "sweep" or row["epoch"] == result["epochs"]
-            if is_last and (row["profile"], row["readers"]) == (profile, readers):
-                rows.setdefault(row["way"], []).append(row)
-        headings = ("", "files/s", "MB/s", "x plain", "x other", "of sweep", "read", "waits")
-        table = grid(f"{throttle.PROFILES[profile].title}; {readers} readers", headings)
-        for way, found in rows.items():
-            files_per_s, mb_per_s = (
-                statistics.median(row[key] for row in found) for key in ("files_per_s", "mb_per_s")
-            )
-            last = found[-1]
-            table.add_row(
-                WAYS[way],
-                f"{files_per_s:,.0f}",
-                f"{mb_per_s:,.0f}",
-                f"{median_ratio(found, rows['plain']):.2f}" if "plain" in rows else "",
-                f"{median_ratio(found, rows['against']):.2f}" if "against" in rows and way == "packed" else "",
-                f"{median_ratio(found, rows['sweep']):.0%}" if "sweep" in rows else "",
-                f"{last['amplification']:.2f} x",
-                f"{last['stats']['in_flight_waits'] + last['stats']['demand_loads']:,}" if last["stats"] else "",
-            )
-        console.print(table)
-    wrong = [row for row in result["rows"] if row["wrong_labels"] or row["not_once"]]
-    for row in wrong:
-        where = f"{row['profile']}, {row['way']}, epoch {row['epoch']}"
-        console.print(f"{where}: {row['wrong_labels']} wrong labels, {row['not_once']} not once")
+    return [
+        row
+        | {
+            "over_plain": over(row, "plain", row["epoch"]),
+            "over_other": over(row, "against", row["epoch"]) if row["way"] == "packed" else None,
+            "of_sweep": over(row, "sweep", 1),
+        }
+        for row in rows
+    ]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--files", type=int, default=20_480)
     parser.add_argument("--profiles", default="nas,hdd,none")
     parser.add_argument("--ways", default="plain,directory,packed,sweep")
@@ -310,7 +298,9 @@ def main() -> int:
         help=f"numbers of processes (default: {READERS[0]}; latency: {','.join(map(str, LATENCY_READERS))})",
     )
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--epochs", type=int, default=1, help="one after the other on each mount; shows the last")
+    parser.add_argument("--epochs", type=int, default=1, help="one after the other on each mount")
+    parser.add_argument("--cold", action="store_true", help="drop the page cache before each epoch, not only the first")
+    parser.add_argument("--cache-on", type=Path, metavar="DIR", help='where the cache of the way "cache" lies')
     parser.add_argument("--against", type=Path, help="another checkout of redoxfs, with a .venv")
     parser.add_argument("--memory-mb", type=int, default=256, help="--memory of the mounts, MiB")
     parser.add_argument(
@@ -320,7 +310,6 @@ def main() -> int:
         "--folder", type=Path, help="where to make the files, on the disk to measure (default: the temporary folder)"
     )
     parser.add_argument("--options", nargs="*", default=[], help="further options of redoxfs mount")
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", nargs=2, metavar=("FOLDER", "READERS"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -329,8 +318,8 @@ def main() -> int:
         return 0
     with mounts.work_folder(arguments.folder) as work:
         result = run(arguments, work)
-    print(json.dumps(result, indent=2)) if arguments.json else show(result)
-    return 1 if any(row["wrong_labels"] or row["not_once"] for row in result["rows"]) else 0
+    tell(result, arguments.json, *COLUMNS)
+    return 1 if any(row["wrong_labels"] or row["not_once"] for row in result["all"]) else 0
 
 
 if __name__ == "__main__":

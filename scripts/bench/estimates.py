@@ -1,6 +1,6 @@
 """The estimate of `redoxfs doctor` against reality: what it says of an epoch, and how long that epoch then takes.
 
-    scripts/bench/estimates.py [--files 8192] [--profiles nas,hdd,none,latency] [--probe-seconds 10] [--json]
+    scripts/bench/estimates.py [--files 8192] [--profiles nas,hdd,none,latency] [--probe-seconds 10] [--json FILE]
 
 For each profile of scripts/bench/throttle.py, `redoxfs doctor` first probes the cold, slow storage. Then the epoch is
 read as scripts/bench/epoch.py does, in the four ways that doctor estimates: plain files with 1 and with 8 processes,
@@ -22,7 +22,7 @@ from typing import Any
 import epoch
 import mounts
 import throttle
-from results import grid
+from results import options_of, tell
 from rich.console import Console
 
 WAYS = {
@@ -55,6 +55,7 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     console = Console(stderr=True)
     total = epoch.make_dataset(work, arguments.files, console)
     found = []
+    told: dict[str, Any] = {"machine": mounts.machine(), "files": arguments.files, "bytes": total}
     for profile in (throttle.PROFILES[name] for name in arguments.profiles.split(",")):
         console.print(f"{profile.name}: doctor …")
         said = estimated(work, profile, arguments)
@@ -62,12 +63,19 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
         for name, (way, readers, title) in WAYS.items():
             console.print(f"{profile.name}: {title} …")
             (measured,) = epoch.measure(work, way, profile, readers, total, arguments)
-            complete = not measured["wrong_labels"] and not measured["not_once"]
             rows.append(
-                {"way": name, "estimated_s": said[name], "measured_s": measured["seconds"], "complete": complete}
+                {
+                    "profile": profile.name,
+                    "way": name,
+                    "estimated_s": said[name],
+                    "measured_s": measured["seconds"],
+                    "off": said[name] / measured["seconds"],
+                    "complete": not measured["wrong_labels"] and not measured["not_once"],
+                }
             )
-        found.append({"profile": profile.name, "probe": said["probe"], "rows": rows, "order": _is_ordered(rows)})
-    return {"machine": mounts.machine(), "files": arguments.files, "bytes": total, "profiles": found}
+        told |= {f"probe_of_{profile.name}": said["probe"], f"order_of_{profile.name}_is_right": _is_ordered(rows)}
+        found += rows
+    return {**told, "rows": found}
 
 
 def _is_ordered(rows: list[dict[str, Any]]) -> bool:
@@ -79,23 +87,8 @@ def _is_ordered(rows: list[dict[str, Any]]) -> bool:
     )
 
 
-def show(result: dict[str, Any]) -> None:
-    console = Console()
-    on = result["machine"]
-    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}; {result['files']:,} files")
-    for found in result["profiles"]:
-        order = "right" if found["order"] else "wrong"
-        table = grid(f"{found['profile']}; order {order}", ("", "estimated", "measured", "off"))
-        for row in found["rows"]:
-            off = row["estimated_s"] / row["measured_s"]
-            title = WAYS[row["way"]][2]
-            table.add_row(title, f"{row['estimated_s']:.1f} s", f"{row['measured_s']:.1f} s", f"{off:.2f} x")
-        console.print(table)
-        console.print(found["probe"])
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--files", type=int, default=8192)
     parser.add_argument("--profiles", default="nas,hdd,none,latency")
     parser.add_argument("--probe-seconds", type=float, default=10.0)
@@ -103,12 +96,11 @@ def main() -> int:
     parser.add_argument("--cap-mb", type=int, default=768, help="as of epoch.py, MiB")
     parser.add_argument("--folder", type=Path, help="where to make the files (default: the temporary folder)")
     parser.add_argument("--options", nargs="*", default=[], help="further options of redoxfs mount")
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with mounts.work_folder(arguments.folder) as work:
         result = run(arguments, work)
-    print(json.dumps(result, indent=2)) if arguments.json else show(result)
-    return 0 if all(row["complete"] for found in result["profiles"] for row in found["rows"]) else 1
+    tell(result, arguments.json, *result["rows"][0])
+    return 0 if all(row["complete"] for row in result["rows"]) else 1
 
 
 if __name__ == "__main__":

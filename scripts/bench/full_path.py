@@ -1,6 +1,6 @@
 """Files a second and processor time per file where redoxfs loads all that it serves and storage costs nothing.
 
-    scripts/bench/full_path.py [--files 8192] [--sizes 10000,100000] [--readers 1,2,4,8,16] [--rounds 3] [--json]
+    scripts/bench/full_path.py [--files 8192] [--sizes 10000,100000] [--readers 1,2,4,8,16] [--rounds 3] [--json FILE]
                                [--ways plain,stock,directory,packed] [--direct-io] [--cores N] [--against CHECKOUT]
                                [--keeper]
 
@@ -23,7 +23,6 @@ The exit code is 1 if one does not.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -38,12 +37,16 @@ from typing import Any
 
 import mounts
 from labelled import Epoch, make_files, read_epoch
+from results import options_of, tell
 from rich.console import Console
-from rich.table import Table
 
 MEMORY_SHARE = 0.2
 WAYS = {"plain": "plain directory", "stock": "stock pyfuse3", "directory": "directory", "packed": "packed"}
 NOW, AGAINST, KEPT = "redoxfs", "against", "with a keeper"
+COLUMNS = (
+    *("file_bytes", "title", "readers", "files_per_s", "server_us_per_file", "times_plain", "times_stock"),
+    *("times_against", "times_without_keeper"),
+)
 
 
 Turn = Callable[[list[int]], Iterator[tuple[int, Epoch]]]
@@ -291,36 +294,6 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def show(result: dict[str, Any]) -> None:
-    console = Console()
-    on = result["machine"]
-    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}, Python {on['python']}")
-    console.print(", ".join(f"{title}: commit {commit}" for title, commit in result["commits"].items()))
-    mode = "direct_io" if result["direct_io"] else "default mode"
-    console.print(f"{result['files']:,} files, memory for {result['memory_share']:.0%} of them, {mode}")
-    for file_bytes in dict.fromkeys(row["file_bytes"] for row in result["rows"]):
-        rows = [row for row in result["rows"] if row["file_bytes"] == file_bytes]
-        for title, key, form in (
-            ("files a second", "files_per_s", ",.0f"),
-            ("CPU µs of the server per file", "server_us_per_file", ",.0f"),
-            ("files a second, times stock pyfuse3", "times_stock", ".2f"),
-            ("files a second, times the other commit", "times_against", ".2f"),
-            ("files a second, times the same without a keeper", "times_without_keeper", ".2f"),
-        ):
-            table = Table(title=f"{file_bytes:,} bytes: {title}, by readers")
-            table.add_column("", no_wrap=True)
-            for readers in dict.fromkeys(row["readers"] for row in rows):
-                table.add_column(str(readers), justify="right")
-            for name in dict.fromkeys(row["title"] for row in rows):
-                values = [row[key] for row in rows if row["title"] == name]
-                if any(values):
-                    table.add_row(name, *(format(value, form) for value in values))
-            if table.rows:
-                console.print(table)
-    for problem in result["wrong"]:
-        console.print(problem, markup=False)
-
-
 def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
@@ -333,7 +306,7 @@ def chosen_ways(text: str) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--files", type=int, default=8192)
     parser.add_argument("--sizes", type=numbers, default="10000,100000", help="sizes of the files, in bytes")
     parser.add_argument("--readers", type=numbers, default="1,2,4,8,16", help="numbers of processes that read")
@@ -344,12 +317,13 @@ def main() -> int:
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="also measure the redoxfs of this checkout")
     parser.add_argument("--keeper", action="store_true", help="also measure mounts that have a keeper")
     parser.add_argument("--folder", type=Path, help="where to make the files (default: the temporary folder)")
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if arguments.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
     result = run(arguments)
-    print(json.dumps(result, indent=2)) if arguments.json else show(result)
+    tell(result, arguments.json, *COLUMNS)
+    for problem in result["wrong"]:
+        print(problem, file=sys.stderr)
     return 1 if result["wrong"] else 0
 
 

@@ -1,7 +1,7 @@
 """Files a second through a mount, with everything in memory: redoxfs beside other FUSE filesystems, in one run.
 
     scripts/bench/fuse_rate.py [--files 4000] [--rounds 3] [--rows redoxfs,stock] [--cores N]
-                                [--work-us N] [--sleep-us N] [--json]
+                                [--work-us N] [--sleep-us N] [--json FILE]
 
 1, 2 and 4 processes read every file of 100 kB whole with open().read(): for the first time through its mount (other
 filesystems) or for the first time in its binding (redoxfs). All files were listed before, as a job's own scan does,
@@ -14,23 +14,20 @@ How to read the result:
 
 - "bare libfuse in C" (bare_fuse.c) is the least that any program can do for the requests that the kernel sends redoxfs.
   "stock pyfuse3" (stock_pyfuse3.py) is the least that pyfuse3 can do. The distance to them is what redoxfs could gain.
-- "CPU µs a file" is the processor time that a file costs the server, with 2 readers. On a virtual machine most of that
+- "server us per file" is the processor time that a file costs the server. On a virtual machine most of that
   may be the cost of waking a program on another core. ``--cores 1`` leaves one core to the server and all readers,
   where waking is only a switch: the rates are lower, and only the work itself is left.
 - ``--work-us`` has a reader compute after each file, and ``--sleep-us`` sleep, as a job does something with a file. The
   rates say little then: look at the processor time of the server.
 - ``--rows`` measures only the rows that begin with one of the words, and without DataLoader.
 - "access log read" is the default while `cat` reads .redoxfs/accesslog: what a line for each open costs.
-- The second table has DataLoader with 2 and 4 workers, beside WebDataset with as many over a tar of the same files.
+- The last rows have DataLoader with 2 and 4 workers, beside WebDataset with as many over a tar of the same files.
 """
 
-import argparse
 import importlib
-import json
 import os
 import random
 import shutil
-import statistics
 import subprocess
 import sys
 import tarfile
@@ -44,12 +41,10 @@ from typing import Any, NamedTuple
 
 import mounts
 from children import Children, fork
-from rich.console import Console
-from rich.table import Table
+from results import Row, medians, options_of, tell
 
 FILE_BYTES = 100_000
 READERS = (1, 2, 4)
-COSTED_READERS = 2
 WORKERS = (2, 4)
 
 
@@ -267,70 +262,38 @@ def measure(work: Path, files: int, rounds: int, rows: tuple[str, ...], pause: P
     kinds = Kinds(work)
     if rows:
         kinds.kinds = {name: kind for name, kind in kinds.kinds.items() if name.startswith(rows)}
-    found: dict[str, dict[str, list[float]]] = {name: {} for name in kinds.kinds}
-    costs: dict[str, list[float]] = {}
-    loaders: dict[str, dict[str, list[float]]] = {}
+    found: list[Row] = []
     for _ in range(rounds):
         for name, kind in kinds.kinds.items():
             for readers in READERS:
                 with kind() as (paths, server):
                     random.shuffle(paths)
                     before = mounts.cpu_s(server) if server else 0.0
-                    found[name].setdefault(str(readers), []).append(rate(paths, readers, pause))
-                    if server and readers == COSTED_READERS:
-                        costs.setdefault(name, []).append((mounts.cpu_s(server) - before) / len(paths) * 1e6)
+                    row = {"of": name, "readers": readers, "files_per_s": rate(paths, readers, pause)}
+                    if server:
+                        row["server_us_per_file"] = (mounts.cpu_s(server) - before) / len(paths) * 1e6
+                    found.append(row)
         for workers in WORKERS if not rows else ():
             for name in ("redoxfs, default", "redoxfs, page-cache"):
                 with kinds.kinds[name]() as (paths, _):
-                    loaders.setdefault(name, {}).setdefault(str(workers), []).append(through_dataloader(paths, workers))
-            loaders.setdefault("webdataset", {}).setdefault(str(workers), []).append(through_webdataset(work, workers))
-    median = {k: {r: statistics.median(v) for r, v in rs.items()} for k, rs in found.items()}
+                    samples_per_s = through_dataloader(paths, workers)
+                    found.append({"of": f"{name}, DataLoader", "readers": workers, "files_per_s": samples_per_s})
+            samples_per_s = through_webdataset(work, workers)
+            found.append({"of": "webdataset, DataLoader", "readers": workers, "files_per_s": samples_per_s})
     return {
         "machine": mounts.machine(),
         "files": files,
         "file_bytes": FILE_BYTES,
         "rounds": rounds,
-        "between_files": pause._asdict(),
-        "files_per_second": median,
-        "server_us_per_file": {k: statistics.median(v) for k, v in costs.items()},
-        "samples_per_second": {k: {w: statistics.median(v) for w, v in ws.items()} for k, ws in loaders.items()},
-        "all": {"files_per_second": found, "server_us_per_file": costs, "samples_per_second": loaders},
-        "left_out": kinds.left_out,
+        **pause._asdict(),
+        "left_out": ", ".join(sorted({*kinds.left_out})),
+        "rows": medians(found, "of", "readers"),
+        "all": found,
     }
 
 
-def show(result: dict[str, Any]) -> None:
-    console = Console()
-    on = result["machine"]
-    console.print(
-        f"{result['files']:,} files of {FILE_BYTES:,} bytes on {on['cores']} cores, {on['cpu']}, Linux {on['kernel']}"
-    )
-    work_s, sleep_s = result["between_files"].values()
-    if work_s or sleep_s:
-        console.print(f"after each file a reader computes {1e6 * work_s:,.0f} µs and sleeps {1e6 * sleep_s:,.0f} µs")
-    costs = result["server_us_per_file"]
-    for title, key, heads in (
-        ("files a second, by readers", "files_per_second", READERS),
-        ("samples a second through DataLoader, by workers", "samples_per_second", WORKERS),
-    ):
-        table = Table(title=title)
-        table.add_column("")
-        for head in heads:
-            table.add_column(str(head), justify="right")
-        costed = key == "files_per_second"
-        if costed:
-            table.add_column("CPU µs a file", justify="right")
-        for name, rates in result[key].items():
-            cost = [f"{costs[name]:,.0f}" if name in costs else ""] if costed else []
-            table.add_row(name, *(f"{rates[str(head)]:,.0f}" for head in heads), *cost)
-        if table.rows:
-            console.print(table)
-    for program in sorted(set(result["left_out"])):
-        console.print(f"left out: {program} is not installed")
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--files", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
@@ -344,7 +307,6 @@ def main() -> None:
     )
     parser.add_argument("--work-us", type=float, default=0, help="how long a reader computes after each file")
     parser.add_argument("--sleep-us", type=float, default=0, help="how long it sleeps")
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if arguments.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
@@ -353,7 +315,7 @@ def main() -> None:
         (work / "data").mkdir()
         warnings.filterwarnings("ignore", "This DataLoader will create")
         result = measure(work, arguments.files, arguments.rounds, arguments.rows, pause)
-    print(json.dumps(result, indent=2)) if arguments.json else show(result)
+    tell(result, arguments.json, "of", "readers", "files_per_s", "server_us_per_file")
 
 
 if __name__ == "__main__":

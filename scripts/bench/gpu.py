@@ -1,6 +1,6 @@
 """Trains ResNet-50 on a GPU from slow storage: the plain directory, and redoxfs on a packed copy.
 
-    scripts/bench/gpu.py [--files 20000] [--profiles none,nas] [--ways plain,packed] [--workers 16] [--json]
+    scripts/bench/gpu.py [--files 20000] [--profiles none,nas] [--ways plain,packed] [--workers 16] [--json FILE]
 
 Needs a GPU, PyTorch, torchvision and root. The training is an ordinary one: ImageFolder, RandomResizedCrop, a
 DataLoader, bfloat16, batches of 256. Only the folder's path differs between the ways. The JPEGs are those of jpegs.py,
@@ -25,13 +25,14 @@ import epoch
 import mounts
 import throttle
 from jpegs import make_images, number_in
+from results import options_of, tell
 from rich.console import Console
-from rich.table import Table
 
 CLASSES = 100
 BATCH = 256
 STEPS_BEFORE, STEPS_ALONE = 5, 30
 WAYS = {"plain": "plain directory", "packed": "redoxfs, packed"}
+COLUMNS = ("profile", "way", "seconds", "images_per_s", "gpu_share", "alone_images_per_s", "not_once", "wrong_labels")
 
 
 def train(folder: Path, workers: int) -> dict[str, Any]:
@@ -130,31 +131,14 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     return {"files": arguments.files, "bytes": total, "workers": arguments.workers, "batch": BATCH, "rows": rows}
 
 
-def show(result: dict[str, Any]) -> None:
-    table = Table("storage", "read from", "epoch", "images/s", "GPU", "alone", "twice or missing", "wrong")
-    for row in result["rows"]:
-        table.add_row(
-            row["profile"],
-            WAYS[row["way"]],
-            f"{row['seconds']:.1f} s",
-            f"{row['images_per_s']:,.0f}",
-            f"{row['gpu_share']:.0%}",
-            f"{row['alone_images_per_s']:,.0f}",
-            str(row["not_once"]),
-            str(row["wrong_labels"]),
-        )
-    Console().print(table)
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--files", type=int, default=20_000)
     parser.add_argument("--profiles", default="none,nas")
     parser.add_argument("--ways", default="plain,packed")
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--memory-mb", type=int, default=256, help="--memory of the mounts, MiB")
     parser.add_argument("--folder", type=Path, help="where to work, on a disk; default: the temporary folder")
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", metavar="FOLDER", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -162,7 +146,7 @@ def main() -> int:
         return 0
     with mounts.work_folder(arguments.folder) as work:
         result = run(arguments, work)
-    print(json.dumps(result, indent=2)) if arguments.json else show(result)
+    tell(result, arguments.json, *COLUMNS)
     return int(any(row["wrong_labels"] or row["not_once"] for row in result["rows"]))
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from children import Children, fork
 
@@ -35,6 +36,11 @@ class Epoch:
     def is_complete(self) -> bool:
         return not (self.wrong_labels or self.not_once)
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """The part of a result's row."""
+        return {"seconds": self.seconds, "wrong_labels": self.wrong_labels, "not_once": self.not_once}
+
 
 def make_files(source: Path, count: int, smallest_bytes: int, largest_bytes: int, classes: int = CLASSES) -> list[str]:
     """Make files of random bytes that begin with their names, of sizes that are uniform. Returns the names."""
@@ -48,27 +54,32 @@ def make_files(source: Path, count: int, smallest_bytes: int, largest_bytes: int
     return names
 
 
-def read_epoch(paths: dict[str, str], readers: int, server_s: Callable[[], float] = lambda: 0.0) -> Epoch:
+def read_file(path: str, name: str) -> tuple[str, bool]:
+    """The name of the sample that came, and whether it is of the class of ``name``."""
+    with open(path, "rb") as file:
+        came = file.read()[:NAME_BYTES].rstrip().decode(errors="replace")
+    return came, came.partition("/")[0] == name.partition("/")[0]
+
+
+def read_epoch(
+    paths: dict[str, str],
+    readers: int,
+    server_s: Callable[[], float] = lambda: 0.0,
+    read: Callable[[str, str], tuple[str, bool]] = read_file,
+) -> Epoch:
     """Read all files once, in random order, in ``readers`` child processes that share them.
 
-    ``paths`` has the path to open for each name. ``server_s`` returns the processor time that the server has used so
-    far. Raises SystemExit if a read fails, or a child dies.
+    ``paths`` has the path to ``read`` for each name. ``server_s`` returns the processor time that the server has used
+    so far. Raises SystemExit if a read fails, or a child dies.
     """
     names = random.sample(list(paths), len(paths))
     start = fork.Barrier(readers + 1)
 
     def work(number: int) -> tuple[float, float, list[str], int]:
-        part = names[number::readers]
-        heads = []
         start.wait()
         began = time.monotonic()
-        for name in part:
-            with open(paths[name], "rb") as file:
-                heads.append(file.read()[:NAME_BYTES])
-        ended = time.monotonic()
-        seen = [head.rstrip().decode(errors="replace") for head in heads]
-        wrong = sum(got.partition("/")[0] != name.partition("/")[0] for got, name in zip(seen, part, strict=True))
-        return began, ended, seen, wrong
+        found = [read(paths[name], name) for name in names[number::readers]]
+        return began, time.monotonic(), [came for came, _ in found], sum(not is_right for _, is_right in found)
 
     with Children() as children:
         for number in range(readers):

@@ -1,6 +1,6 @@
 """How long an open of a resident sample takes, idle and under load: median, p99, p99.9 and longest, in µs.
 
-    scripts/bench/latency.py [--files 60000] [--rounds 5] [--mode default|page_cache|direct_io] [--json]
+    scripts/bench/latency.py [--files 60000] [--rounds 5] [--mode default|page_cache|direct_io] [--json FILE]
 
 One process calls os.open and os.close, one after the other, and both are timed. The close waits for nothing, but the
 next open meets the daemon at its RELEASE, as it does in a training job. It needs FUSE and `find`.
@@ -22,8 +22,6 @@ load the same files are also opened in the directory underneath. The row "undern
 time, and the rest is the filesystem's. Aim: a p99 below 1,500 µs in the rows under load.
 """
 
-import argparse
-import json
 import multiprocessing
 import os
 import random
@@ -36,8 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import mounts
-from rich.console import Console
-from rich.table import Table
+from results import medians, options_of, tell
 
 from redoxfs.chunks.layout import RESIDENT_SHARE
 
@@ -124,7 +121,7 @@ def open_times_us(paths: list[str]) -> list[float]:
 
 def summary(times: list[float]) -> dict[str, float]:
     thousandths = statistics.quantiles(times, n=1000)
-    return {"median": thousandths[499], "p99": thousandths[989], "p99.9": thousandths[998], "max": max(times)}
+    return {"median": thousandths[499], "p99": thousandths[989], "p99.9": thousandths[998], "longest": max(times)}
 
 
 def measure(work: Path, count: int, mode: str) -> dict[str, Any]:
@@ -160,70 +157,26 @@ def measure(work: Path, count: int, mode: str) -> dict[str, Any]:
                 {
                     "load": title,
                     "opens": len(part),
-                    "open_us": summary(times),
-                    "underneath_us": summary(underneath),
-                    "daemon": counts,
+                    **{f"{name}_us": took for name, took in summary(times).items()},
+                    **{f"underneath_{name}_us": took for name, took in summary(underneath).items()},
+                    "loads": counts["chunk_loads"],
                 }
             )
     return {"machine": mounts.machine(), "mode": mode, "files": count, "file_bytes": FILE_BYTES, "rows": rows}
 
 
-def combined(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """The result of all rounds: as `measure`, with the p99 of each round."""
-    first = rounds[0]
-    rows = []
-    for i, row in enumerate(first["rows"]):
-        same = [each["rows"][i] for each in rounds]
-        rows.append(
-            {
-                "load": row["load"],
-                "opens": row["opens"],
-                "p99_of_rounds": [each["open_us"]["p99"] for each in same],
-                "daemon": {key: sum(each["daemon"][key] for each in same) for key in row["daemon"]},
-                **{where: _medians([each[where] for each in same]) for where in ("open_us", "underneath_us")},
-            }
-        )
-    return {**first, "rounds": len(rounds), "rows": rows}
-
-
-def _medians(found: list[dict[str, float]]) -> dict[str, float]:
-    medians = {key: statistics.median(each[key] for each in found) for key in found[0]}
-    return {**medians, "max": max(each["max"] for each in found)}
-
-
-def show(result: dict[str, Any]) -> None:
-    console = Console()
-    on = result["machine"]
-    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}")
-    table = Table(title=f"µs for an open of a resident sample, {result['mode']}, {result['rounds']} rounds")
-    for head in ("load", "opens", "", "median", "p99", "p99.9", "longest", "loads"):
-        table.add_column(head, justify="right" if head not in ("load", "") else "left")
-    for row in result["rows"]:
-        for where, key in (("redoxfs", "open_us"), ("underneath", "underneath_us")):
-            ours = where == "redoxfs"
-            table.add_row(
-                row["load"] if ours else "",
-                f"{row['opens']:,}" if ours else "",
-                where,
-                *(f"{value:,.0f}" for value in row[key].values()),
-                f"{row['daemon']['chunk_loads']:,}" if ours else "",
-            )
-    console.print(table)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--files", type=int, default=60_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mode", choices=MODES, default="default")
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     rounds = []
     for _ in range(max(arguments.rounds, 1)):
         with mounts.work_folder() as folder:
             rounds.append(measure(folder, arguments.files, arguments.mode))
-    result = combined(rounds)
-    print(json.dumps(result, indent=2)) if arguments.json else show(result)
+    rows = [row for each in rounds for row in each["rows"]]
+    tell({**rounds[0], "rows": medians(rows, "load"), "all": rows}, arguments.json, "load", *rows[0])
 
 
 if __name__ == "__main__":

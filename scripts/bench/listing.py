@@ -1,6 +1,6 @@
 """Listing: directories and trees read through a mount, beside the same files on the filesystem underneath, in one run.
 
-    scripts/bench/listing.py [--flat 200000] [--tree 100000] [--rounds 1] [--json]
+    scripts/bench/listing.py [--flat 200000] [--tree 100000] [--rounds 1] [--json FILE]
 
 The usual programs and Python's os.walk list one directory of --flat empty files, and a tree of --tree files with 1,000
 in a directory: on the underlying filesystem, on a mount that redirects all files (--classes dir), and on one that
@@ -9,15 +9,12 @@ The page cache keeps what storage returned, so no disk is measured. Without root
 warm, and the output says so. Before each listing it waits until the daemons are idle, as they may still be busy with
 what the kernel forgot. "again" is a second listing right after, with all that the kernel kept of the first.
 
-How to read the result: the number in brackets is the time as a multiple of that of the underlying filesystem. Aims:
-find within 4 times, a second find within 2, ls -l within 8. ``--tree 1300000`` is a tree as large as ImageNet's; it
-takes minutes to make.
+How to read the result: times are in seconds. Beside each stands what multiple it is of the time of the underlying
+filesystem. Without root, "caches dropped" says no. Aims: find within 4 times, a second find within 2, ls -l within 8.
+``--tree 1300000`` is a tree as large as ImageNet's; it takes minutes to make.
 """
 
-import argparse
-import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -29,14 +26,13 @@ from typing import Any
 
 import mounts
 import throttle
-from results import grid
-from rich.console import Console
+from results import Row, medians, options_of, tell
 
 FILES_PER_FOLDER = 1000
 BELOW = "underneath"
 MOUNTED = {"redirecting": "dir", "as it is": "none"}
+COLUMNS = ("part", "listing", BELOW, *(f"{name}{of}" for name in MOUNTED for of in ("", ", times")))
 AGAIN = ("find", "ls -l")
-AIMS = {"find": 4, "find, again": 2, "ls -l": 8}
 
 RACY_S = 2.5
 """redoxfs keeps a catalog for the next mount only if its directories have not changed for 2 s."""
@@ -98,16 +94,16 @@ def measure(work: Path, flat: int, tree: int, rounds: int) -> dict[str, Any]:
     inspect(source)
     roots = {BELOW: source}
     daemons: dict[str, int] = {}
-    found: dict[str, dict[str, dict[str, list[float]]]] = {}
-    rss: dict[str, list[int]] = {}
+    found: dict[tuple[int, str, str], Row] = {}
+    rss: dict[str, int] = {}
     cold = True
     with ExitStack() as stack:
         for name, classes in MOUNTED.items():
             roots[name] = work / classes
             command = mounts.redoxfs(source, roots[name], "--classes", classes, "--memory", "1GiB")
             daemons[name] = stack.enter_context(mounts.served_by(command, roots[name])).pid
-            rss[name] = [mounts.rss_bytes(daemons[name])]
-        for _ in range(rounds):
+            rss[f"{name}, rss_bytes_before"] = mounts.rss_bytes(daemons[name])
+        for number in range(rounds):
             for part in sorted(os.listdir(source)):
                 for title, listing in LISTINGS.items():
                     for name, root in roots.items():
@@ -117,53 +113,33 @@ def measure(work: Path, flat: int, tree: int, rounds: int) -> dict[str, Any]:
                                 mounts.settle(pid)
                             began = time.perf_counter()
                             listing(folder=str(root / part))
-                            took = time.perf_counter() - began
-                            found.setdefault(part, {}).setdefault(said, {}).setdefault(name, []).append(took)
+                            row = found.setdefault((number, part, said), {"part": part, "listing": said})
+                            row[name] = time.perf_counter() - began
+                            row[f"{name}, times"] = row[name] / row[BELOW]
         for name, pid in daemons.items():
-            rss[name].append(mounts.rss_bytes(pid))
+            rss[f"{name}, rss_bytes_after"] = mounts.rss_bytes(pid)
     return {
         "machine": mounts.machine(),
-        "files": {"flat": flat, "tree": tree},
+        "flat": flat,
+        "tree": tree,
         "rounds": rounds,
         "caches_dropped": cold,
-        "seconds": {
-            part: {title: {name: statistics.median(s) for name, s in of.items()} for title, of in titles.items()}
-            for part, titles in found.items()
-        },
-        "all": found,
-        "rss_bytes": {name: dict(zip(("before", "after"), values, strict=True)) for name, values in rss.items()},
+        "rows": medians([*found.values()], "part", "listing"),
+        "all": [*found.values()],
+        **rss,
         "catalog_bytes": sum(path.stat().st_size for path in (work / "redoxfs").rglob("*.npy")),
     }
 
 
-def show(result: dict[str, Any]) -> None:
-    console = Console()
-    on = result["machine"]
-    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}")
-    if not result["caches_dropped"]:
-        console.print("warm: dropping dentries and inodes before each listing needs root")
-    for part, titles in result["seconds"].items():
-        title = f"{part}: seconds for {result['files'][part]:,} files (times underneath)"
-        table = grid(title, ("", BELOW, *MOUNTED, "aim"))
-        for title, of in titles.items():
-            times = [f"{of[name]:.2f} ({of[name] / of[BELOW]:.1f})" for name in MOUNTED]
-            table.add_row(title, f"{of[BELOW]:.2f}", *times, str(AIMS.get(title, "")))
-        console.print(table)
-    console.print(f"catalog: {result['catalog_bytes'] / 1e6:,.1f} MB of arrays")
-    for name, rss in result["rss_bytes"].items():
-        console.print(f"{name}: RSS {rss['before'] / 1e6:,.1f} MB mounted, {rss['after'] / 1e6:,.1f} MB after all")
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--flat", type=int, default=200_000, help="files in one directory")
     parser.add_argument("--tree", type=int, default=100_000, help="files in a tree")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with mounts.work_folder() as folder:
         result = measure(folder, arguments.flat, arguments.tree, arguments.rounds)
-    print(json.dumps(result, indent=2)) if arguments.json else show(result)
+    tell(result, arguments.json, *COLUMNS)
 
 
 if __name__ == "__main__":

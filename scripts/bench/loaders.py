@@ -42,13 +42,12 @@ from typing import Any
 
 import mounts
 import numpy as np
-import quick
 import throttle
 from jpegs import in_order, in_random_order, make_images, number_of
 from loader_mounts import SERVERS, LeftOutError, Place, Server
 from loader_scripts import changed_lines, preparation_lines
 from loaders_page import page, plot
-from results import check_plot, rounded, write
+from results import check_plot, options_of, parse_quick, rounded, write
 from rich.console import Console
 from rich.markdown import Markdown
 
@@ -420,7 +419,7 @@ def _result(path: str) -> dict[str, Any]:
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--only", type=_names, default=list(WAYS), help=f"loaders, with commas: {', '.join(WAYS)}")
     parser.add_argument(
         "--cells", type=_names, default=list(CELLS), help=f"what to measure of each, with commas: {', '.join(CELLS)}"
@@ -444,9 +443,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="where to draw the images, on the disk to measure")
     parser.add_argument("--quick", action="store_true", help="2,000 images, two workers, bytes, six loaders")
     parser.add_argument("--beside", type=_result, metavar="FILE", help="keep this result's rows of other loaders")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg")
-    arguments = quick.parsed(parser, only=QUICK_WAYS, cells=["bytes_2"], files=2_000, seconds=3)
+    arguments = parse_quick(parser, only=QUICK_WAYS, cells=["bytes_2"], files=2_000, seconds=3)
     for name, known, what in (("only", WAYS, "loader"), ("cells", QUICK_CELLS if arguments.quick else CELLS, "run")):
         unknown = sorted(set(getattr(arguments, name)) - known.keys())
         if unknown:

@@ -1,6 +1,6 @@
 """Several nodes that share a dataset over slow links: the paper's protocol with and without prefetching, and the pool.
 
-    scripts/bench/nodes.py [--nodes 3] [--files 9600] [--classes 48] [--mbit 400] [--epochs 2] [--json]
+    scripts/bench/nodes.py [--nodes 3] [--files 9600] [--classes 48] [--mbit 400] [--epochs 2] [--json FILE]
 
 Each node is a real mount in its own network namespace. tc caps its link in both directions, so this needs root and
 iproute2. The readers on each node follow its part of a DistributedSampler's order, and all nodes wait for each other
@@ -26,7 +26,7 @@ from typing import Any
 
 import mounts
 from labelled import NAME_BYTES, make_files
-from results import grid
+from results import options_of, tell
 from rich.console import Console
 
 from redoxfs.chunks.layout import RESIDENT_SHARE
@@ -42,6 +42,10 @@ WAYS = {
     "slot, prefetch": ["--policy", "slot", "--sampler", "torch-distributed"],
     "pool": ["--policy", "pool"],
 }
+COLUMNS = (
+    *("way", "seconds", "sent_bytes", "remote_share", "simulated_share", "remote_requests"),
+    *("wrong_labels", "not_once", "errors"),
+)
 
 
 def ip(*words: str) -> str:
@@ -225,34 +229,8 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     }
 
 
-def show(result: dict[str, Any]) -> None:
-    console = Console()
-    on = result["machine"]
-    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}")
-    console.print(
-        f"{result['nodes']} nodes, {result['readers']} readers each, {result['mbit_per_s']} Mbit/s; "
-        f"{result['files']:,} files of {result['classes']} classes, {result['bytes'] / 1e9:.2f} GB; "
-        f"{result['memory_mb']} MiB a node, {result['remote_memory_mb']} of them for samples from others"
-    )
-    table = grid("an epoch", ("", "seconds", "on the wire", "remote", "simulated", "requests"))
-    for row in result["rows"]:
-        table.add_row(
-            row["way"],
-            f"{row['seconds']:.1f}",
-            f"{row['sent_bytes'] / 1e6:,.0f} MB",
-            f"{row['remote_share']:.1%}",
-            f"{row['simulated_share']:.1%}",
-            f"{row['remote_requests']:,.0f}",
-        )
-    console.print(table)
-    for row in result["rows"]:
-        if row["wrong_labels"] or row["not_once"] or row["errors"]:
-            told = f"{row['wrong_labels']} wrong labels, {row['not_once']} not once, {row['errors']:.0f} errors"
-            console.print(f"{row['way']}: {told}")
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--files", type=int, default=9_600)
     parser.add_argument("--classes", type=int, default=48)
@@ -260,11 +238,10 @@ def main() -> int:
     parser.add_argument("--memory-mb", type=int, default=256, help="--memory of each mount, MiB")
     parser.add_argument("--remote-memory-mb", type=int, default=128, help="of it, for samples from other nodes, MiB")
     parser.add_argument("--epochs", type=int, default=2, help="counted, after one to warm up")
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with mounts.work_folder() as folder:
         result = run(arguments, folder)
-    print(json.dumps(result, indent=2)) if arguments.json else show(result)
+    tell(result, arguments.json, *COLUMNS)
     return 1 if any(row["wrong_labels"] or row["not_once"] or row["errors"] for row in result["rows"]) else 0
 
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import mounts
+from results import options_of, tell
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -38,6 +39,7 @@ from seaweed import BUCKET, Seaweed, seaweed, settings
 from redoxfs.linux.detach import detach
 
 ADDRESS = f"s3://{BUCKET}/data"
+COLUMNS = ("nodes", "mb_per_s", "bare_mb_per_s", "share", "depth", "piece_bytes", "fetched_share")
 
 
 def make_source(folder: Path, files: int, size: int) -> None:
@@ -237,7 +239,7 @@ def depth_of(mountpoints: list[Path]) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--files", type=int, default=20_000)
     parser.add_argument("--bytes", type=int, default=100_000, help="of each file")
     parser.add_argument("--nodes", type=int, default=3)
@@ -246,7 +248,6 @@ def main() -> None:
     parser.add_argument("--memory", type=float, default=0.2, help="share of the dataset, of all nodes together")
     parser.add_argument("--folder", type=Path, help="where the server keeps its data (default: a temporary folder)")
     parser.add_argument("--line", type=int, metavar="MBIT", help="put the server behind a link of MBIT Mbit/s")
-    parser.add_argument("--json", action="store_true")
     # How the processes that this one starts are told what they are.
     parser.add_argument("--server", type=json.loads, default={}, help=argparse.SUPPRESS)
     parser.add_argument("--bare", action="store_true", help=argparse.SUPPRESS)
@@ -266,16 +267,7 @@ def main() -> None:
         (folder / "more").mkdir()
         server = stack.enter_context(seaweed(folder / "server", **options.server))
         found = measure(options, folder, server)
-    if options.json:
-        print(json.dumps(found, indent=2))
-        return
-    print(f"{found['shards_bytes'] / 1e6:,.0f} MB packed at {found['pack_mb_per_s']:,.0f} MB/s")
-    for row in found["rows"]:
-        print(
-            f"{row['nodes']} nodes: {row['mb_per_s']:,.0f} MB/s, bare {row['bare_mb_per_s']:,.0f} MB/s "
-            f"({row['share']:.0%}) at depth {row['depth']}, in pieces of {row['piece_bytes'] / 1e6:,.1f} MB; "
-            f"{row['fetched_share']:.3f} of the bytes were fetched"
-        )
+    tell(found, options.json, *COLUMNS)
 
 
 if __name__ == "__main__":

@@ -34,12 +34,11 @@ from typing import Any
 
 import mounts
 import overall_page
-import quick
 import throttle
 from overall_data import make_image
 from overall_run import WAYS, RefusedError, set_up
 from overall_settings import PAPER_READS_PER_S, SETTINGS, WORKLOADS, Setting, mbit_per_s, profile_of
-from results import check_plot, write
+from results import check_plot, options_of, parse_quick, write
 from rich.console import Console
 
 HERE = Path(__file__).parent
@@ -158,7 +157,7 @@ def page(report: dict[str, Any]) -> str:
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_FILES} files, settings {QUICK_SETTINGS}")
     parser.add_argument("--only", default=",".join(SETTINGS), help=f"settings, of {','.join(SETTINGS)}; all by default")
     parser.add_argument("--ways", default=",".join(WAYS), help="of %(default)s")
@@ -169,9 +168,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--caps", action="store_true", help="a disk with caps on reads and bytes is the storage")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="epochs that are counted (%(default)s)")
     parser.add_argument("--dir", type=Path, help="where to make the files (default: the temporary folder)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result here")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw it here")
-    arguments = quick.parsed(parser, files=QUICK_FILES, rounds=QUICK_ROUNDS, only=QUICK_SETTINGS)
+    arguments = parse_quick(parser, files=QUICK_FILES, rounds=QUICK_ROUNDS, only=QUICK_SETTINGS)
     for kind, given, known in (("setting", arguments.only, SETTINGS), ("way", arguments.ways, WAYS)):
         for name in given.split(","):
             if name not in known:

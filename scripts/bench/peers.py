@@ -1,6 +1,6 @@
 """Nodes that take samples from one another over loopback: MB/s through `redoxfs.peers`, beside a bare TCP connection.
 
-    scripts/bench/peers.py [--seconds 3] [--rounds 3] [--sample-bytes 100000] [--batch 10] [--batch 64] [--json]
+    scripts/bench/peers.py [--seconds 3] [--rounds 3] [--sample-bytes 100000] [--batch 10] [--batch 64] [--json FILE]
 
 One process is a home, and one or four others are requesters. A requester keeps 16 messages under way. Every message
 brings a batch of samples, and each sample ends in memory of its own. The benchmark takes no decisions and reads nothing
@@ -11,8 +11,6 @@ How to read the result: rounds are interleaved, and the table gives medians. CPU
 where there are fewer cores than processes, compare them rather than MB/s.
 """
 
-import argparse
-import json
 import multiprocessing
 import os
 import socket
@@ -26,8 +24,7 @@ from typing import Any
 import mounts
 import numpy as np
 import trio
-from rich.console import Console
-from rich.table import Table
+from results import options_of, tell
 
 from redoxfs.chunks.store import FileBytes, Payload, Stamp
 from redoxfs.peers import Bounds, Identity, Peers, Reply, View
@@ -220,38 +217,16 @@ def measure(seconds: float, rounds: int, sample_bytes: int, batches: Sequence[in
     return rows
 
 
-def show(result: dict[str, Any]) -> None:
-    console = Console()
-    on = result["machine"]
-    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}, Python {on['python']}")
-    table = Table(title=f"samples of {result['sample_bytes']:,} bytes over loopback")
-    heads = ("requesters", "batch", "MB/s", "of TCP", "TCP", "CPU s/GB", "TCP")
-    for head in heads:
-        table.add_column(head, justify="right")
-    for row in result["rows"]:
-        table.add_row(
-            str(row["requesters"]),
-            str(row["batch"]),
-            f"{row['peers_mb_per_s']:,.0f}",
-            f"{row['share_of_tcp']:.0%}",
-            f"{row['tcp_mb_per_s']:,.0f}",
-            f"{row['peers_cpu_s_per_gb']:.2f}",
-            f"{row['tcp_cpu_s_per_gb']:.2f}",
-        )
-    console.print(table)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sample-bytes", type=int, default=100_000)
     parser.add_argument("--batch", type=int, action="append", help="samples a message")
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     rows = measure(arguments.seconds, arguments.rounds, arguments.sample_bytes, arguments.batch or BATCHES)
     result = {"machine": mounts.machine(), "sample_bytes": arguments.sample_bytes, "rows": rows}
-    print(json.dumps(result, indent=2)) if arguments.json else show(result)
+    tell(result, arguments.json, *rows[0])
 
 
 if __name__ == "__main__":

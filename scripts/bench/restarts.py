@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any
 
 import mounts
-from results import grid, write
+from results import options_of, tell, write
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
@@ -76,7 +76,10 @@ OF_NODES = [
 LARGE = [Case("pool"), Case("slot")]
 HOW = {"kill": Storm.kill, "crash": Storm.crash, "oom": Storm.exhaust_memory, "restart": Storm.restart}
 
-COUNTS = {"deaths": "deaths", "errors": "errors", "wrong": "wrong_bytes", "not once": "samples_not_once"}
+COLUMNS = (
+    *("setting", "deaths", "opens", "epochs", "errors", "wrong_bytes", "samples_not_once", "pause_s.median"),
+    *("pause_s.p99", "pause_s.longest", "longest_operation_s"),
+)
 
 WHOLE_EPOCHS_UP_TO = 100_000
 PROBLEMS_SHOWN = 20
@@ -226,37 +229,8 @@ def is_wrong(row: dict[str, Any]) -> bool:
     return any(row[name] for name in counts) or bool(row["problems"])
 
 
-def seconds(quantiles_s: dict[str, float]) -> list[str]:
-    return [f"{quantiles_s[name]:.2f}" if quantiles_s else "-" for name in ("median", "p99", "longest")]
-
-
-def show(result: dict[str, Any]) -> None:
-    console = Console()
-    on, total = result["machine"], result["total"]
-    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}, Python {on['python']}")
-    at = "" if result["nodes"] == 1 else f" at {result['nodes']} nodes"
-    title = f"{result['readers']} readers of {result['files']:,} files{at}, ended by {result['how']}"
-    table = grid(title, ("", *COUNTS))
-    for row in (*result["rows"], total):
-        table.add_row(row["setting"], *(f"{row[name]:,}" for name in COUNTS.values()))
-    console.print(table)
-    title = "seconds until an open was answered again, and of the longest operation"
-    table = grid(title, ("", "median", "p99", "longest", "operation"))
-    for row in (*result["rows"], total):
-        table.add_row(row["setting"], *seconds(row["pause_s"]), f"{row['longest_operation_s']:.2f}")
-    again = total["pause_with_several_deaths_s"]
-    table.add_row(f"{total['pauses_with_several_deaths']} with several deaths", *seconds(again), "")
-    console.print(table)
-    if result["nodes"] > 1:
-        longest = ", ".join(f"{node}: {pause_s:.2f}" for node, pause_s in total["longest_pause_by_node_s"].items())
-        console.print(f"longest pause by node, in seconds: {longest}")
-    console.print(f"{total['opens']:,} opens, {total['epochs']:,} whole epochs")
-    for problem in total["problems"][:PROBLEMS_SHOWN]:
-        console.print(problem, markup=False, soft_wrap=True)
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--kills", type=int, default=200, help="deaths in all")
     parser.add_argument("--files", type=int, default=2400)
     parser.add_argument("--classes", type=int, default=12)
@@ -277,7 +251,6 @@ def main() -> int:
     parser.add_argument(
         "--tree", type=Path, metavar="DIR", help="where to make the files, or find those of a former run"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result here")
     arguments = parser.parse_args()
     if arguments.nodes > 1 and (why_not := netspaces.why_not()) is not None:
         parser.error(f"--nodes: {why_not}")
@@ -285,9 +258,11 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     with tempfile.TemporaryDirectory(prefix="redoxfs-bench-") as folder:
         result = run(Path(folder), arguments)
-    show(result)
+    tell({**result, "rows": [*result["rows"], result["total"]]}, None, *COLUMNS)
     if arguments.json:
         write(result, arguments.json)
+    for problem in result["total"]["problems"][:PROBLEMS_SHOWN]:
+        print(problem, file=sys.stderr)
     return 1 if is_wrong(result["total"]) else 0
 
 

@@ -1,17 +1,87 @@
-"""Results of benchmarks, as files and as text."""
+"""What all benchmarks have in common: their options, and results as files and as text.
 
+``--json FILE`` writes a result. With ``--quick`` a benchmark runs at a small size, which says whether it works, and not
+how fast anything is.
+"""
+
+import argparse
 import json
+import statistics
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rich import box
+from rich.console import Console
 from rich.table import Table
+
+from redoxfs.report import Figures, html, recognized
+
+Row = dict[str, Any]
+
+WIDTH = 150
+"""Columns of a terminal that most tables need."""
+
+
+def options_of(about: str | None) -> argparse.ArgumentParser:
+    """A parser of what every benchmark takes. ``about`` is the benchmark's docstring."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result here")
+    return parser
+
+
+def parse_quick(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
+    """The arguments. With --quick, ``quick`` are the defaults, so what is given beside it counts."""
+    if parser.parse_args().quick:
+        parser.set_defaults(**quick)
+    return parser.parse_args()
 
 
 def write(result: Any, path: Path) -> None:
     """Write a result as JSON."""
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def tell(result: Row, file: Path | None, *columns: str) -> None:
+    """Write a result to ``file``, and print where and with what it was measured, and some columns of its rows.
+
+    Values within values are named as `redoxfs report` does, which shows them all: "open_us.p99".
+    """
+    if file is not None:
+        write(result, file)
+    figures = recognized("", result)
+    assert isinstance(figures, Figures)
+    found, wanted = figures.table, [column.replace("_", " ") for column in columns]
+    values = dict(zip(found.headings, zip(*found.rows, strict=True), strict=True))
+    shown, kept = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1)), []
+    for column in wanted:
+        # Some are of ways that were not asked for.
+        if {*values.get(column, ())} - {html.NONE}:
+            is_text = any(value[:1].isalpha() for value in values[column])
+            shown.add_column(column, justify="left" if is_text else "right")
+            kept.append(values[column])
+    for cells in zip(*kept, strict=True):
+        shown.add_row(*cells)
+    console = Console(width=max(WIDTH, Console().width))
+    console.print(figures.about, highlight=False)
+    console.print(shown)
+
+
+def medians(rows: Sequence[Row], *names: str) -> list[Row]:
+    """A row for each combination of the values with these names, with the medians of all other numbers."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    return [
+        dict(zip(names, values, strict=True))
+        | {
+            name: statistics.median(each[name] for each in of)
+            for name, value in of[0].items()
+            if name not in (*names, "round") and isinstance(value, int | float)
+        }
+        for values, of in groups.items()
+    ]
 
 
 def check_plot() -> None:

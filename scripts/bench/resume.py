@@ -17,7 +17,6 @@ the job. The exit code is 1 if anything was wrong. 50 kills take about ten minut
 PyTorch. --quick makes 4 kills.
 """
 
-import argparse
 import random
 import sys
 import tempfile
@@ -27,10 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import mounts
-import quick
-from results import write
-from rich.console import Console
-from rich.table import Table
+from results import options_of, parse_quick, tell
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -39,6 +35,7 @@ from resuming_job import STEP_S, Job, Ranks, killed_runs, make_files
 
 CLASSES = 4
 QUICK_KILLS, QUICK_FILES = 4, 360
+COLUMNS = ("name", "kills", "jobs", "samples_not_once", "most_again", "allowed_again", "redirected")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,46 +122,13 @@ def shares(count: int, parts: int) -> list[int]:
     return [(count + i) // parts for i in reversed(range(parts))]
 
 
-def page(report: dict[str, Any]) -> str:
-    """The section of the evaluation: a table, and what it means."""
-    total = sum(row["kills"] for row in report["rows"])
-    exact = [row for row in report["rows"] if not row["less"]]
-    less = [row for row in report["rows"] if row["less"]]
-    lines = [
-        "## Resume to the sample",
-        "",
-        f"Jobs of two epochs over {report['files']:,} files were killed {total} times at random moments and resumed "
-        "from their last checkpoint (`scripts/bench/resume.py`). The table counts what the final models trained on.",
-        "",
-        "| setting | kills | not once in an epoch | most again in an epoch | allowed |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {row['name']} | {row['kills']} | {row['samples_not_once']} | {row['most_again']} | "
-            f"{row['allowed_again']} |"
-            for row in report["rows"]
-        ),
-        "",
-    ]
-    if exact:
-        wrong = sum(row["samples_not_once"] for row in exact)
-        told = "each epoch trained on each sample once" if not wrong else f"{wrong} samples did not come once"
-        lines.append(f"With `redoxfs.torch`, {told}.")
-    if less:
-        lines.append(
-            "With `state save --less N`, samples that were trained on come again in place of others, which come in the "
-            f"next epoch: at most {max(row['most_again'] for row in less)} in an epoch."
-        )
-    return "\n".join(lines) + "\n"
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--files", type=int, default=1440, help="a multiple of 12, for 3 ranks with batches of 4")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_KILLS} kills, {QUICK_FILES} files")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result here")
-    arguments = quick.parsed(parser, kills=QUICK_KILLS, files=QUICK_FILES)
+    arguments = parse_quick(parser, kills=QUICK_KILLS, files=QUICK_FILES)
     cases = QUICK if arguments.quick else CASES
     kills, files = arguments.kills, arguments.files
     if files % 12:
@@ -178,13 +142,7 @@ def main() -> int:
             if share:
                 rows.append(measure(folder / str(number), folder / "data", case, share, files, draws))
     report = {"benchmark": "resume", "machine": mounts.machine(), "files": files, "seed": arguments.seed, "rows": rows}
-    table = Table("setting", "kills", "jobs", "not once", "most again in an epoch", "allowed", "redirected")
-    for row in rows:
-        names = ("name", "kills", "jobs", "samples_not_once", "most_again", "allowed_again", "redirected")
-        table.add_row(*(str(row[name]) for name in names))
-    Console().print(table)
-    if arguments.json:
-        write(report, arguments.json)
+    tell(report, arguments.json, *COLUMNS)
     wrong = [f"{row['name']}: {row['wrong']}" for row in rows if "wrong" in row]
     wrong += [f"{row['name']}: {row['errors']} errors" for row in rows if row["errors"]]
     for line in wrong:

@@ -37,11 +37,10 @@ from typing import Any
 
 import epoch
 import mounts
-import quick
 import retinanet_page
 import throttle
 from dlio import BATCH, FED, STEP_S, THREADS, VERSION, Dlio, DlioError
-from results import check_plot, rounded, write
+from results import check_plot, options_of, parse_quick, rounded, write
 from retinanet_page import WAYS
 from rich.console import Console
 
@@ -197,7 +196,7 @@ def _names(allowed: Collection[str]) -> Callable[[str], list[str]]:
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     stores = [name for name, profile in throttle.PROFILES.items() if profile.delay_ms is not None]
     parser.add_argument("--dlio", metavar="PYTHON", default=os.environ.get("REDOXFS_DLIO"), help="which has DLIO")
     parser.add_argument("--files", type=int, default=1_200, help=f"a multiple of {BATCH}")
@@ -212,9 +211,8 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="a small dataset, one kind of storage")
     parser.add_argument("--dir", type=Path, help="where to make the files (default: the temporary folder)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="also draw it (needs redoxfs[plot])")
-    given = quick.parsed(parser, files=10 * BATCH, epochs=1, profiles=["filer"], times=[TIMES[-1]])
+    given = parse_quick(parser, files=10 * BATCH, epochs=1, profiles=["filer"], times=[TIMES[-1]])
     if given.files < 2 * BATCH or given.files % BATCH:
         parser.error(f"--files {given.files} is not two or more batches of {BATCH}")
     if "plain" not in given.ways:

@@ -24,9 +24,7 @@ from typing import Any
 import mounts
 import numpy as np
 import numpy.typing as npt
-import quick
-from results import grid, write
-from rich.console import Console
+from results import options_of, parse_quick, tell
 from torch.utils.data import DataLoader, Dataset
 
 from redoxfs.chunks import build_cells
@@ -41,6 +39,10 @@ CHUNK = 8
 FOLDERS = 50
 QUICK_FILES, QUICK_EPOCHS = 2000, 3
 WAYS = {"redirecting": "any", "sampler": "sampler"}
+COLUMNS = (
+    *("way", "samples_per_s", "server_us_per_sample", "loop_us_per_sample", "loads_per_chunk", "samples_reread"),
+    *("wrong_labels", "displacement", "mate_pairs"),
+)
 
 
 class Numbered(Dataset[tuple[int, int]]):
@@ -145,7 +147,7 @@ class Way:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--files", type=int, default=20_000)
     parser.add_argument("--size", type=int, default=20_000, help="bytes of a file")
     parser.add_argument("--memory", type=float, default=0.1, help="of each mount, as a share of the data")
@@ -155,8 +157,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="where the files are made")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_FILES:,} files, {QUICK_EPOCHS} epochs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result here")
-    arguments = quick.parsed(parser, files=QUICK_FILES, epochs=QUICK_EPOCHS, size=2000, batch=16)
+    arguments = parse_quick(parser, files=QUICK_FILES, epochs=QUICK_EPOCHS, size=2000, batch=16)
     if arguments.epochs < 2:
         parser.error("--epochs must be at least 2")
     random.seed(arguments.seed)
@@ -179,26 +180,7 @@ def main() -> int:
         del ways, way
     settings = {name: getattr(arguments, name) for name in ("files", "size", "memory", "workers", "batch", "seed")}
     report = {"benchmark": "sampler", "machine": mounts.machine(), **settings, "rows": rows}
-    shown = {
-        "way": "way",
-        "per s": "samples_per_s",
-        "daemon": "server_us_per_sample",
-        "loop": "loop_us_per_sample",
-        "loads": "loads_per_chunk",
-        "reread": "samples_reread",
-        "wrong": "wrong_labels",
-        "moved": "displacement",
-        "mates": "mate_pairs",
-    }
-    table = grid("", [*shown])
-    for row in rows:
-        told = (row[name] for name in shown.values())
-        table.add_row(
-            *(f"{each:,.{0 if each > 100 else 2}f}" if isinstance(each, float) else str(each) for each in told)
-        )
-    Console().print(table)
-    if arguments.json:
-        write(report, arguments.json)
+    tell(report, arguments.json, *COLUMNS)
     drawn = rows[-1]
     wrong = [f"{row['way']}: {row['errors']} errors" for row in rows if row["errors"]]
     wrong += [f"{row['way']}: an epoch was not exact" for row in rows if not row["epochs_are_exact"]]

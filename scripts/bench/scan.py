@@ -1,6 +1,6 @@
 """Scans: the first, one with nothing changed, one with a directory changed, and a catalog instead, beside find.
 
-    scripts/bench/scan.py [--files 1300000] [--folder /tmp] [--delay-ms 1] [--delayed-files 20000] [--json]
+    scripts/bench/scan.py [--files 1300000] [--folder /tmp] [--delay-ms 1] [--delayed-files 20000] [--json FILE]
 
 A tree of --files empty files, 1,000 in a directory, is scanned as `redoxfs mount` does it before it decides on classes,
 each time in a process of its own. `find -size +1` asks for the same attributes with one thread, right before each scan
@@ -12,12 +12,11 @@ attributes by --delay-ms and keeps none of them, as network storage does at a fi
 
 Besides the time, it prints the time of the processor: on a busy machine, only that can be compared with other runs.
 
-How to read the result: "scan" is slower or faster than find by the number in brackets. Aims: a first scan of a local
+How to read the result: "of find" is how much slower or faster than find a scan is. Aims: a first scan of a local
 disk no slower than find, and behind the delay 10 times faster; a scan with nothing changed at least 10 times faster
 than the first, and an import independent of the storage.
 """
 
-import argparse
 import json
 import os
 import resource
@@ -33,7 +32,12 @@ from pathlib import Path
 from typing import Any
 
 import throttle
+from results import Row, options_of, tell
 
+COLUMNS = (
+    *("part", "what", "seconds", "find_s", "of_find", "cpu_s", "find_cpu_s", "peak_mib", "listed"),
+    *("decide_s", "write_s", "bytes"),
+)
 ROOT = Path(__file__).resolve().parents[2]
 FILES_PER_FOLDER = 1000
 
@@ -154,14 +158,15 @@ def delayed(source: Path, folder: Path, delay_ms: float) -> Iterator[Path]:
 
 def main() -> int:
     """Measure, and print a report."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = options_of(__doc__)
     parser.add_argument("--files", type=int, default=1_300_000)
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="where the trees are made")
     parser.add_argument("--delay-ms", type=float, default=1.0)
     parser.add_argument("--delayed-files", type=int, default=20_000, help="0: no run with a delay")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    report: dict[str, Any] = {"files": options.files, "cold": throttle.can_drop_caches()}
+    rows: list[Row] = []
+    report = {"files": options.files, "delayed_files": options.delayed_files, "delay_ms": options.delay_ms}
+    report |= {"cold": throttle.can_drop_caches(), "rows": rows}
     with tempfile.TemporaryDirectory(prefix="redoxfs-scan-", dir=options.folder) as name:
         folder = Path(name)
         for part, files in (("local", options.files), ("delayed", options.delayed_files)):
@@ -171,22 +176,12 @@ def main() -> int:
             own.mkdir()
             make_files(root, files)
             if part == "local":
-                report[part] = measure(root, root / "0000", own, warm=True)
+                found = measure(root, root / "0000", own, warm=True)
             else:
                 with delayed(root, own, options.delay_ms) as at:
-                    report[part] = {"files": files, "delay_ms": options.delay_ms}
-                    report[part] |= measure(at, root / "0000", own, warm=False)
-    if options.json:
-        print(json.dumps(report, indent=1))
-        return 0
-    for part in ("local", "delayed"):
-        for what, found in report.get(part, {}).items():
-            if isinstance(found, dict) and "find_s" in found:
-                beside = f"find {found['find_s']:.2f} s ({found['of_find']:.2f})"
-                cpu = f"processor {found['cpu_s']:.2f} s, find {found['find_cpu_s']:.2f} s"
-                print(f"{part}: {what}: {found['seconds']:.2f} s, {beside}; {cpu}; peak {found['peak_mib']} MiB")
-            elif isinstance(found, dict):
-                print(f"{part}: {what}: {found}")
+                    found = measure(at, root / "0000", own, warm=False)
+            rows += [{"part": part, "what": what, **row} for what, row in found.items()]
+    tell(report, options.json, *COLUMNS)
     return 0
 
 

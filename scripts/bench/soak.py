@@ -1,6 +1,6 @@
 """A soak test: 8 processes open files over and over, and check after every read which file the bytes are from.
 
-    scripts/bench/soak.py [--opens 1000000] [--mode default|page_cache|direct_io] [--json]
+    scripts/bench/soak.py [--opens 1000000] [--mode default|page_cache|direct_io] [--json FILE]
 
 Each file holds its own path, length and CRC-32. So the test notices bytes of two files, a missing piece, or a sample of
 another class; fstat must agree with what is read as well. There is memory for a quarter of the samples. Seven processes
@@ -12,7 +12,6 @@ grow by more than 16 MB. The exit code is 1 if anything was wrong, and the table
 first problems.
 """
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -27,8 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import mounts
-from rich.console import Console
-from rich.table import Table
+from results import options_of, tell
 
 PROCESSES = 8
 CLASSES = 12
@@ -50,6 +48,10 @@ SAMPLE_EVERY_S = 0.5
 STALLED_S = 120
 PROBLEMS_SHOWN = 20
 
+COLUMNS = (
+    *("opens", "seconds", "opens_per_second", "redirected", "exact", "joined", "chunk_loads", "samples_reread"),
+    "errors",
+)
 MODES = {"default": [], "page_cache": ["-o", "page_cache"], "direct_io": ["-o", "direct_io"]}
 
 fork = multiprocessing.get_context("fork")
@@ -197,42 +199,24 @@ def measure(work: Path, opens: int, mode: str) -> dict[str, Any]:
         "files": len(names),
         "classes": CLASSES,
         "memory_bytes": memory,
-        **found,
+        "rows": [{name: stats[name] for name in COLUMNS if name in stats} | found],
         "rss_after_warm_up_bytes": {"first": warm[0], "last": warm[-1], "max": max(warm)} if warm else None,
         "rss_bytes_by_opens": rss,
-        "stats": stats,
         "wrong": len(problems),
         "problems": problems[:PROBLEMS_SHOWN],
     }
 
 
-def show(result: dict[str, Any]) -> None:
-    console = Console()
-    on, stats, rss = result["machine"], result["stats"], result["rss_after_warm_up_bytes"]
-    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}")
-    table = Table(
-        title=f"{result['processes']} processes, {result['files']:,} files, {result['mode']}", show_header=False
-    )
-    table.add_row("opens", f"{result['opens']:,} in {result['seconds']:.0f} s: {result['opens_per_second']:,.0f}/s")
-    for key in ("redirected", "exact", "joined", "chunk_loads", "samples_reread", "errors"):
-        table.add_row(key.replace("_", " "), f"{stats[key]:,}")
-    if rss:
-        table.add_row("RSS after warm-up", ", ".join(f"{key} {value / 1e6:,.1f} MB" for key, value in rss.items()))
-    table.add_row("wrong", f"{result['wrong']:,}")
-    console.print(table)
-    for problem in result["problems"]:
-        console.print(problem, markup=False)
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--opens", type=int, default=1_000_000)
     parser.add_argument("--mode", choices=MODES, default="default")
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with mounts.work_folder() as folder:
         result = measure(folder, arguments.opens, arguments.mode)
-    print(json.dumps(result, indent=2)) if arguments.json else show(result)
+    tell(result, arguments.json, *COLUMNS)
+    for problem in result["problems"]:
+        print(problem, file=sys.stderr)
     return 1 if result["wrong"] else 0
 
 

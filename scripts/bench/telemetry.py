@@ -1,6 +1,6 @@
 """What it costs to watch a mount: opens a second, and processor time of an open, with and without somebody who looks.
 
-    scripts/bench/telemetry.py [--rounds 12] [--seconds 2] [--readers 2] [--json]
+    scripts/bench/telemetry.py [--rounds 12] [--seconds 2] [--readers 2] [--json FILE]
 
 Readers open, read and close small files of one mount without a pause. Its daemon has --metrics all the time. Meanwhile,
 in slices of some seconds, nobody looks ("nothing"), or somebody does: a scrape each second, a reader of the access log,
@@ -18,8 +18,6 @@ How to read the result:
 What this redoxfs does not have is left out, and named.
 """
 
-import argparse
-import json
 import multiprocessing
 import os
 import pty
@@ -37,8 +35,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import mounts
-from rich.console import Console
-from rich.table import Table
+from results import options_of, tell
 
 FILE_BYTES = 10_000
 
@@ -48,6 +45,11 @@ START_S = 1.5
 """For a watcher to start, before a slice is measured."""
 
 NOTHING, AGAIN = "nothing", "nothing again"
+
+COLUMNS = (
+    *("setting", "opens_per_s", "opens_ratio.low", "opens_ratio.median", "opens_ratio.high", "us_per_open"),
+    *("cpu_ratio.low", "cpu_ratio.median", "cpu_ratio.high", "watcher_cpu_share"),
+)
 
 LOG_READER = """
 import os, signal, sys
@@ -276,42 +278,19 @@ def measure(work: Path, files: int, rounds: int, seconds: float, count: int) -> 
     }
 
 
-def show(result: dict[str, Any]) -> None:
-    console, on = Console(), result["machine"]
-    console.print(
-        f"{result['files']:,} files of {FILE_BYTES:,} bytes, {result['readers']} readers, {result['rounds']} rounds of "
-        f"{result['seconds']:g} s; {on['cores']} cores, {on['cpu']}, Linux {on['kernel']}"
-    )
-    table = Table("watched by", "opens/s", "beside nothing", "CPU us an open", "beside nothing", "watcher's CPU")
-    for each in result["rows"]:
-        ratios = [
-            "{median:.3f} ({low:.3f} to {high:.3f})".format_map(each[key]) for key in ("opens_ratio", "cpu_ratio")
-        ]
-        table.add_row(
-            each["setting"],
-            f"{each['opens_per_s']:,.0f}",
-            ratios[0],
-            f"{each['us_per_open']:.1f}",
-            ratios[1],
-            f"{each['watcher_cpu_share']:.1%}",
-        )
-    console.print(table)
-    for name in result["left_out"]:
-        console.print(f"left out: this redoxfs has no {name}")
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--files", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each slice (default: 2)")
     parser.add_argument("--readers", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="for the files and the mount (default: a temporary one)")
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with mounts.work_folder(arguments.folder) as folder:
         result = measure(folder, arguments.files, arguments.rounds, arguments.seconds, arguments.readers)
-    print(json.dumps(result, indent=2)) if arguments.json else show(result)
+    tell(result, arguments.json, *COLUMNS)
+    for name in result["left_out"]:
+        print(f"left out: this redoxfs has no {name}")
 
 
 if __name__ == "__main__":
