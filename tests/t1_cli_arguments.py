@@ -26,7 +26,7 @@ from redoxfs.cli.mount import absolute
 from redoxfs.cli.options.nodes import ClusterUpOptions
 from redoxfs.cli.program import run
 from redoxfs.launch.daemon import default_fuse_threads
-from redoxfs.launch.deadline import Child, Look, call_in_child, look, read_file, run_in_child
+from redoxfs.launch.deadline import Child, call_in_child, look, read_file, run_in_child
 from redoxfs.launch.defaults import POLICIES, STORAGES
 from redoxfs.launch.errors import CommandError, MountpointError, ReportedError, UsageError
 from redoxfs.launch.fuse_options import parse_fuse_options
@@ -39,7 +39,6 @@ from redoxfs.launch.options import (
     SamplerSpec,
     SharingOptions,
 )
-from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.runtime_paths import control_path, open_log
 from redoxfs.launch.say import show
 
@@ -684,9 +683,8 @@ def test_a_mount_is_asked_for_in_words_that_are_the_same_in_every_directory(
     files = [each for each in mount_parser()._actions if each.option_strings and each.metavar in ("FILE", "DIR")]
     given = [f"{each.option_strings[-1]}=a/../b" for each in files]
     assert len(given) == 7
-    source = PathStatus("/data", Look(Path("/data"), 0, 0, True), None)
     options = mount(" ".join(["/data", "mnt", "--classes=labels.csv", "--log-level=debug", *given]))
-    words = cli_mount._request(options, source, source)
+    words = cli_mount._request(options, "/data", Path("/data"))
     expected = [f"{each.option_strings[-1]}={tmp_path / 'b'}" for each in files]
     assert {*words} == {*expected, f"--classes={tmp_path / 'labels.csv'}", "--log-level=debug", "--", "/data"}
     for classes in ("dir", "member:cls", "sampler"):

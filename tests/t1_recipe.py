@@ -166,11 +166,11 @@ def test_a_successor_is_the_same_node_and_reads_no_file_of_tls(plain: Dataset, t
     state_fd = os.open(state, os.O_RDONLY)
     state.rename(tmp_path / "hidden")
     prepared = succeeding(*read_recipe(memory.fd, 7), state_fd, NotImplemented)
-    assert prepared.members == members
+    assert prepared.recipe.members == members
     assert prepared.plan.sharing is not None
     assert (prepared.plan.nodes, prepared.plan.sharing.share.node) == (3, 1)
     assert recipe.transport is not None
-    assert vars(prepared.transport) == vars(recipe.transport)
+    assert vars(prepared.recipe.transport) == vars(recipe.transport)
     assert prepared.state_file is not None
     prepared.state_file.replace(b"turns")
     assert (tmp_path / "hidden/laps.1").read_bytes() == b"turns"

@@ -26,7 +26,7 @@ from redoxfs.launch.keeper import Ends
 from redoxfs.launch.logs import log_to
 from redoxfs.launch.notify import notify, when_readable
 from redoxfs.launch.options import MountOptions, paths_in
-from redoxfs.launch.path_status import CONTROL_FOLDER, PathStatus
+from redoxfs.launch.path_status import CONTROL_FOLDER
 from redoxfs.launch.runtime_paths import open_log
 from redoxfs.launch.say import say, say_by
 from redoxfs.launch.sizes import counted, format_bytes
@@ -50,7 +50,7 @@ def run(options: MountOptions) -> int:
         prepared = prepare(options)
     except LiveMountError as live:
         return _share(live, options)
-    work = work_of(prepared, _request(options, prepared.source, prepared.target))
+    work = work_of(prepared, _request(options, prepared.recipe.source, prepared.recipe.target))
     if options.foreground:
         return _serve_here(prepared, work)
     _serve_behind(prepared, work)
@@ -66,7 +66,7 @@ def _share(live: LiveMountError, options: MountOptions) -> int:
         answered_at_s = float(stats["request"]["answered_at_boottime_s"])
     except (OSError, *WRONG):
         raise live from None
-    here = _of_mount(_request(options, source, target))
+    here = _of_mount(_request(options, source.name, target.path))
     if there != here:
         words = [[word for word in some if word not in others] for some, others in ((there, here), (here, there))]
         has, asked = (" ".join(each) or "none" for each in words)
@@ -79,14 +79,14 @@ def _share(live: LiveMountError, options: MountOptions) -> int:
     return 0
 
 
-def _request(options: MountOptions, source: PathStatus, target: PathStatus) -> list[str]:
+def _request(options: MountOptions, source: str, target: Path) -> list[str]:
     """What is asked for, in words that make an equal mount from any directory (`_OF_LOG` may differ)."""
     fuse = parse_fuse_options(options.fuse_options)
     return rendered(
         replace(
             absolute(options),
-            source=source.name,
-            mountpoint=str(target.path),
+            source=source,
+            mountpoint=str(target),
             job=job_of(options),
             fuse_options=tuple(sorted(fuse.options)),
             foreground=False,
@@ -108,7 +108,7 @@ def _of_mount(words: list[str]) -> list[str]:
 
 
 def _serve_here(prepared: Prepared, work: Work) -> int:
-    options, target, log_fd = prepared.options, prepared.target.path, sys.stderr.fileno()
+    options, target, log_fd = prepared.recipe.options, prepared.recipe.target, sys.stderr.fileno()
     if options.log is None:
         _log(options)(sys.stderr)
     else:
@@ -168,9 +168,9 @@ def _log(options: MountOptions) -> Callable[[TextIO], None]:
 
 
 def _serve_behind(prepared: Prepared, work: Work) -> None:
-    options, target = prepared.options, prepared.target.path
+    options, target = prepared.recipe.options, prepared.recipe.target
     log_fd, log_path = open_log(options.log, target)
-    timeout_s = options.timeout_s + (0 if prepared.members is None else options.cluster.sharing.join_timeout_s)
+    timeout_s = options.timeout_s + (0 if prepared.recipe.members is None else options.cluster.sharing.join_timeout_s)
     keeper, parent = prepared.keeper, os.getpid()
 
     def keep(be_daemon: Callable[[], int]) -> int:
@@ -243,13 +243,13 @@ OUT_OF_SIGHT = (
 def summary(prepared: Prepared) -> list[str]:
     """What is served, in lines for the person at the shell."""
     catalog, plan = prepared.dataset.catalog, prepared.plan
-    source, target = prepared.source.name, prepared.target.path
+    source, target = prepared.recipe.source, prepared.recipe.target
     where = f"at {target}" if prepared.receive is None else f"to the mount that came from {target}"
     line = f"{source} is served {'over itself' if source == str(target) else where}"
     if not len(catalog.class_of):
         return [f"{line}, and nothing is redirected"]
     data = format_bytes(int(catalog.sample_bytes.sum()))
-    held = f"{format_bytes(prepared.memory_bytes)} of memory hold {plan.held_share:.0%} of the samples"
+    held = f"{format_bytes(prepared.recipe.memory_bytes)} of memory hold {plan.held_share:.0%} of the samples"
     stays = plan.retained is not None and plan.sharing is None and plan.held_share == 1
     return [
         line,
@@ -260,7 +260,7 @@ def summary(prepared: Prepared) -> list[str]:
         if plan.about.get("chunks_per_virtual_chunk") == 1
         else f"{held}{': each is read once, and stays there' if stays else ' at a time'}",
         *([IN_THE_SCRIPT] if catalog.is_for_sampler else []),
-        *([OUT_OF_SIGHT] if _is_seen_from_elsewhere(prepared.target.path) else []),
+        *([OUT_OF_SIGHT] if _is_seen_from_elsewhere(target) else []),
     ]
 
 

@@ -12,7 +12,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +23,7 @@ from redoxfs import __version__
 from redoxfs.launch.archives import check_hidden, with_archives
 from redoxfs.launch.background import Work
 from redoxfs.launch.cache import check_cache, resolved_cache, with_cache
-from redoxfs.launch.deadline import Child, Look
+from redoxfs.launch.deadline import Child
 from redoxfs.launch.defaults import POLICIES
 from redoxfs.launch.errors import (
     UNEXPECTED,
@@ -38,7 +38,7 @@ from redoxfs.launch.fuse_options import FuseOptions, parse_fuse_options
 from redoxfs.launch.keeper import Keeper, NewKeeper, has_keeper, import_path_below, new_keeper
 from redoxfs.launch.open_files import allow_open_files, opened_store
 from redoxfs.launch.options import ClusterOptions, MountOptions
-from redoxfs.launch.path_status import PathStatus, address_status, path_status, path_status_cleared
+from redoxfs.launch.path_status import PathStatus, path_status, path_status_cleared
 from redoxfs.launch.recipe import Recipe, RecipeMemory
 from redoxfs.launch.resume import resume, settings_of, state_file_in, state_file_of, take_over
 from redoxfs.launch.runtime_paths import control_path, make_folder_again
@@ -59,7 +59,7 @@ from redoxfs.launch.source import (
 from redoxfs.launch.stacks import answer_with_stacks
 from redoxfs.launch.turn import await_turn
 from redoxfs.linux.fuse_device import hold
-from redoxfs.objects import is_address, parse_address
+from redoxfs.objects import is_address
 
 if TYPE_CHECKING:
     from redoxfs.dataset import Catalog
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from redoxfs.node import Plan, Share
     from redoxfs.node.cluster import ClusterConfig
     from redoxfs.node.state import StateFile
-    from redoxfs.peers import Identity, Transport
+    from redoxfs.peers import Identity
 
 
 MOST_TIMES = 1 << 10
@@ -85,27 +85,21 @@ log = logging.getLogger(__name__)
 class Prepared:
     """All that was decided in the foreground.
 
-    ``turn`` is the descriptor of `await_turn`, ``receive`` that of `prepare`; then ``target`` is the socket.
+    ``recipe`` is what another daemon is to have of it. ``turn`` is the descriptor of `await_turn`, ``receive`` that of
+    `prepare`; then the target of ``recipe`` is the socket.
     ``held`` is a descriptor of the mountpoint since it was checked. ``is_received``: another program made the mount,
     perhaps for all users.
     ``keeper`` is what the process that forks the daemon becomes, if there is to be a keeper. ``metrics`` has its
     port already.
     """
 
-    options: MountOptions
-    source: PathStatus
-    target: PathStatus
-    fuse: FuseOptions
-    memory_bytes: int
+    recipe: Recipe
     dataset: Dataset
     plan: "Plan"
-    members: "Membership | None"
-    transport: "Transport | None"
-    turn: int
     state_file: "StateFile | None"
-    kept: bytes | None
-    settings: Callable[["Plan"], Mapping[str, str]]
     receive: "Callable[[], Channel] | None"
+    turn: int = -1
+    kept: bytes | None = None
     held: int | None = None
     is_received: bool = False
     keeper: "NewKeeper | None" = None
@@ -224,31 +218,33 @@ def _prepared(
         )
         state_file = None
     keeper = None
+    state_path = None if state_file is None else state_file.base
     if is_kept:
-        recipe = RecipeMemory()
-        dataset = recipe.keep_dataset(dataset)
-        state_path = None if state_file is None else state_file.base
+        memory = RecipeMemory()
+        dataset = memory.keep_dataset(dataset)
         address = None if members is None else members.addresses[members.rank]
-        keeper = new_keeper(recipe, root_fd, state_path, turn, target.path, address)
+        keeper = new_keeper(memory, root_fd, state_path, turn, target.path, address)
     plan = _plan(dataset, memory_bytes, options, members)
-    settings = partial(settings_of, dataset, options.dataset.seed)
-    now = settings(plan)
+    now = settings_of(dataset, options.dataset.seed, plan)
     kept = resume(state_file, plan, now, len(dataset.catalog.class_of)) if options.resume else None
     return Prepared(
-        options=options,
-        source=source,
-        target=target,
-        fuse=fuse,
-        memory_bytes=memory_bytes,
+        recipe=Recipe(
+            options=options,
+            source=source.name,
+            target=target.path,
+            memory_bytes=memory_bytes,
+            texts=dataset.texts,
+            control_path=control_path(target.path),
+            state_path=state_path,
+            members=members,
+            transport=transport,
+        ),
         dataset=dataset,
         plan=plan,
-        members=members,
-        transport=transport,
-        turn=turn,
         state_file=state_file,
-        kept=kept,
-        settings=settings,
         receive=receive,
+        turn=turn,
+        kept=kept,
         held=held,
         is_received=receive is not None,
         keeper=keeper,
@@ -280,34 +276,14 @@ def succeeding(recipe: Recipe, dataset: Dataset, state_fd: int, receive: "Callab
         state_file = state_file_in(state_fd, recipe.state_path)
     if state_file is not None and members is not None:
         state_file.number(members.rank, len(members.addresses))
-    source, target = (
-        PathStatus(name, Look(Path(name), 0, 0, False), None) for name in (recipe.source, os.fspath(recipe.target))
-    )
-    if is_address(recipe.source):
-        source = address_status(parse_address(recipe.source))
     metrics = None
     try:
         metrics = _metrics(options)
     except UsageError as error:
         # Programs wait for the mount, so it goes on without metrics if it has to.
         log.warning("no metrics: %s", error)
-    return Prepared(
-        options=options,
-        source=source,
-        target=target,
-        fuse=parse_fuse_options(options.fuse_options),
-        memory_bytes=recipe.memory_bytes,
-        dataset=dataset,
-        plan=_plan(dataset, recipe.memory_bytes, options, members),
-        members=members,
-        transport=recipe.transport,
-        turn=-1,
-        state_file=state_file,
-        kept=None,
-        settings=partial(settings_of, dataset, options.dataset.seed),
-        receive=receive,
-        metrics=metrics,
-    )
+    plan = _plan(dataset, recipe.memory_bytes, options, members)
+    return Prepared(recipe, dataset, plan, state_file, receive, metrics=metrics)
 
 
 def _import_all() -> None:
@@ -483,94 +459,92 @@ def _share(dataset: Dataset, options: MountOptions, node: int, nodes: int, memor
 
 
 def _cluster_config(prepared: Prepared, on_news: Callable[[str], None]) -> "ClusterConfig | None":
-    if prepared.members is None or prepared.transport is None:
+    recipe, options, dataset = prepared.recipe, prepared.recipe.options, prepared.dataset
+    if recipe.members is None or recipe.transport is None:
         return None
     from redoxfs.launch.members import Membership
     from redoxfs.node.cluster import ClusterConfig
     from redoxfs.peers import View
-
-    options = prepared.options
 
     def plan_for(node: int, nodes: int) -> "Plan":
         # A new view comes over the control socket; its sender gets the error.
         try:
             members = Membership(("",) * nodes, node) if nodes > 1 else None
             if options.cluster.sharing.storage == "local":
-                prepared.dataset.parts_where_data_lies(node, nodes)
-            return _plan(prepared.dataset, prepared.memory_bytes, options, members)
+                dataset.parts_where_data_lies(node, nodes)
+            return _plan(dataset, recipe.memory_bytes, options, members)
         except (TooLittleMemoryError, SourceUnusableError) as error:
             raise ValueError(str(error)) from error
 
     return ClusterConfig(
-        view=View(1, prepared.members.addresses),
-        node=prepared.members.rank,
+        view=View(1, recipe.members.addresses),
+        node=recipe.members.rank,
         plan_for=plan_for,
-        identity=partial(_identity, prepared),
+        identity=partial(_identity, options, dataset),
         timeout_s=options.cluster.sharing.join_timeout_s,
         sampler=options.cluster.sharing.sampler,
         report=lambda missing: on_news(f"waiting for {', '.join(missing)}" if missing else "all nodes have answered"),
-        transport=prepared.transport.for_view,
+        transport=recipe.transport.for_view,
         kept=prepared.kept,
         say=on_news,
     )
 
 
-def _identity(prepared: Prepared, plan: "Plan") -> "Identity":
+def _identity(options: MountOptions, dataset: Dataset, plan: "Plan") -> "Identity":
     """What all nodes must have in common."""
     from redoxfs.peers import Identity
 
     settings = {
         "--policy": plan.about["policy"],
         "--chunk-size": plan.about["chunk_size"],
-        "--seed": prepared.options.dataset.seed,
-        "--storage": prepared.options.cluster.sharing.storage,
-        "--sampler": prepared.options.cluster.sharing.sampler,
-        "layout": layout_of(prepared.dataset),
+        "--seed": options.dataset.seed,
+        "--storage": options.cluster.sharing.storage,
+        "--sampler": options.cluster.sharing.sampler,
+        "layout": layout_of(dataset),
     }
     chunks_per_vc = plan.about.get("chunks_per_virtual_chunk")
     if chunks_per_vc is not None:
         settings["number of chunks to a virtual chunk, which follows from --memory,"] = chunks_per_vc
-    return Identity(fingerprint_of(prepared.dataset), {name: str(value) for name, value in settings.items()})
+    return Identity(fingerprint_of(dataset), {name: str(value) for name, value in settings.items()})
 
 
-def work_of(
-    prepared: Prepared,
-    request: Sequence[str] = (),
-    *,
-    socket: Path | None = None,
-    keeper: "Callable[[], Keeper] | None" = None,
-) -> Work:
+def work_of(prepared: Prepared, request: Sequence[str] = (), *, keeper: "Callable[[], Keeper] | None" = None) -> Work:
     """What the daemon runs.
 
     Its modules are imported here: once mounted, Python's own files may lie below the mount.
 
     Args:
         request: what it reports that it was asked for.
-        socket: its control socket, if it is known already.
-        keeper: returns its keeper. Called in the daemon.
+        keeper: returns the keeper that a former daemon had. Called in the daemon.
     """
     from redoxfs.fs import MountSpec, serve
     from redoxfs.node.control import CannotListenError
     from redoxfs.node.programs import Programs
 
-    # Another daemon has its control socket from the former one.
-    is_first = socket is None
-    if socket is None:
-        socket = control_path(prepared.target.path)
-    threads = prepared.options.fuse_threads
+    recipe, options, dataset = prepared.recipe, prepared.recipe.options, prepared.dataset
+    is_first = keeper is None
+    threads = options.fuse_threads
     fuse_threads = default_fuse_threads(len(os.sched_getaffinity(0))) if threads is None else threads
     if prepared.keeper is not None:
         keeper = prepared.keeper.of_daemon
-        prepared.keeper.recipe.finish(_recipe(prepared, socket, fuse_threads, request), __version__)
-    guards = prepared.is_received or "allow_other" in prepared.fuse.options
-    reading = Reading(prepared.memory_bytes, prepared.options.timeout_s, guards)
-    store = opened_store(prepared.dataset, reading, prepared.source.name)
+        of_successor = replace(
+            options,
+            # Each device that the keeper holds is of one thread.
+            fuse_threads=fuse_threads,
+            job=job_of(options) or "",
+            # Programs would wait while a resolver is asked for a name.
+            metrics=None if prepared.metrics is None else prepared.metrics.address,
+        )
+        prepared.keeper.recipe.finish(replace(recipe, options=of_successor, request=tuple(request)), __version__)
+    fuse = parse_fuse_options(options.fuse_options)
+    guards = prepared.is_received or "allow_other" in fuse.options
+    store = opened_store(dataset, Reading(recipe.memory_bytes, options.timeout_s, guards), recipe.source)
     store = with_cache(
         store,
-        prepared.dataset,
-        prepared.options.cache,
-        source=prepared.source.name,
-        memory_bytes=prepared.memory_bytes,
+        dataset,
+        options.cache,
+        source=recipe.source,
+        memory_bytes=recipe.memory_bytes,
         is_first=is_first,
         reads=None if prepared.plan.sharing is None else prepared.plan.sharing.reads,
     )
@@ -581,7 +555,7 @@ def work_of(
 
         def look_at_runtime_folder() -> None:
             try:
-                make_folder_again(socket)
+                make_folder_again(recipe.control_path)
             except CommandError as error:
                 raise CannotListenError(str(error)) from None
             if kept_by is not None:
@@ -593,30 +567,30 @@ def work_of(
             on_ready()
 
         spec = MountSpec(
-            catalog=prepared.dataset.catalog,
+            catalog=dataset.catalog,
             plan=prepared.plan,
             store=store,
-            source=prepared.source.name,
-            mountpoint=prepared.target.path,
-            options=prepared.fuse.options,
-            kernel_options=prepared.fuse.kernel,
-            bypass=prepared.fuse.bypass,
+            source=recipe.source,
+            mountpoint=recipe.target,
+            options=fuse.options,
+            kernel_options=fuse.kernel,
+            bypass=fuse.bypass,
             fuse_threads=fuse_threads,
-            timeout_s=prepared.options.timeout_s,
-            control_path=socket,
+            timeout_s=options.timeout_s,
+            control_path=recipe.control_path,
             state_file=prepared.state_file,
-            settings=prepared.settings,
+            settings=partial(settings_of, dataset, options.dataset.seed),
             cluster=_cluster_config(prepared, on_news),
-            job=job_of(prepared.options),
+            job=job_of(options),
             request=tuple(request),
-            source_kind=prepared.dataset.kind,
+            source_kind=dataset.kind,
             receive=prepared.receive,
             held=prepared.held,
             keeper=kept_by,
             metrics=prepared.metrics,
-            slow_open_s=prepared.options.slow_open_s,
-            seed=prepared.options.dataset.seed,
-            programs=Programs(prepared.options.exact_for, prepared.options.redirect_for),
+            slow_open_s=options.slow_open_s,
+            seed=options.dataset.seed,
+            programs=Programs(options.exact_for, options.redirect_for),
             look=look_at_runtime_folder,
             # A mount that was received, and not from a former daemon, was made in another container, as a rule.
             sees_callers=prepared.receive is None or kept_by is not None,
@@ -626,29 +600,6 @@ def work_of(
         return 0 if kept_by is None else kept_by.exit_code
 
     return work
-
-
-def _recipe(prepared: Prepared, socket: Path, fuse_threads: int, request: Sequence[str]) -> Recipe:
-    options = prepared.options
-    return Recipe(
-        options=replace(
-            options,
-            # Each device that the keeper holds is of one thread.
-            fuse_threads=fuse_threads,
-            job=job_of(options) or "",
-            # Programs would wait while a resolver is asked for a name.
-            metrics=None if prepared.metrics is None else prepared.metrics.address,
-        ),
-        source=prepared.source.name,
-        target=prepared.target.path,
-        memory_bytes=prepared.memory_bytes,
-        texts=prepared.dataset.texts,
-        control_path=socket,
-        state_path=None if prepared.state_file is None else prepared.state_file.base,
-        request=tuple(request),
-        members=prepared.members,
-        transport=prepared.transport,
-    )
 
 
 def default_fuse_threads(cores: int) -> int:

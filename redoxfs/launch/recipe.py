@@ -71,7 +71,7 @@ class Recipe:
     texts: Mapping[str, str]
     control_path: Path
     state_path: Path | None
-    request: tuple[str, ...]
+    request: tuple[str, ...] = ()
     members: "Membership | None" = None
     transport: "Transport | None" = None
 

@@ -83,7 +83,7 @@ def _serve(given: Inheritance, begin: Callable[[], None]) -> int:
     log_to(sys.stderr, recipe.options.log_format, recipe.options.log_level)
     keeper = Keeper(given, recipe.target, recipe.control_path)
     prepared = succeeding(recipe, dataset, given.held.state_fd, partial(_device, given, recipe.target))
-    work = work_of(prepared, recipe.request, socket=recipe.control_path, keeper=lambda: keeper)
+    work = work_of(prepared, recipe.request, keeper=lambda: keeper)
 
     def on_ready() -> None:
         begin()
