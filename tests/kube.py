@@ -23,7 +23,7 @@ import machine
 import pytest
 from forks import OWN_MOUNTS
 from machine import OTHERS_CLEARED
-from patience import PATIENCE_S
+from patience import PATIENCE_S, completed
 
 from redoxfs.csi.v1 import csi_pb2 as pb
 from redoxfs.linux.mount_table import Mount, parse_mountinfo, topmost_at
@@ -135,9 +135,7 @@ class Node:
         return started
 
     def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.inside(*words), env=self.environment, text=True, capture_output=True, timeout=PATIENCE_S, check=False
-        )
+        return completed(self.inside(*words), env=self.environment)
 
     def start_plugin(self, *more: str, within: Sequence[str] = ()) -> None:
         """Start the plugin, by a command that ``within`` begins; alone it has the node's pids (`hostPID`)."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from patience import PATIENCE_S as PATIENCE_S
-from patience import until
+from patience import completed, until
 
 from redoxfs.linux.detach import detach
 from redoxfs.linux.mount_table import Mount, read_mounts, topmost_at
@@ -91,14 +91,7 @@ class Machine:
         return [*self.before, sys.executable, *program, *map(str, arguments)]
 
     def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*arguments),
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=2 * PATIENCE_S,
-            check=False,
-        )
+        return completed(self.command(*arguments), env=self.environment)
 
     def ok(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         done = self.run(*arguments)

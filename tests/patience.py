@@ -1,13 +1,14 @@
-"""How long a test waits for what must happen, and the one loop that looks whether it has.
+"""How long a test waits for what must happen, the one loop that looks whether it has, and commands that end.
 
 A test asserts what happens and not how soon: it waits for the event, and a limit of minutes only ends a run in which
 the event never comes. What needs real time is marked `timed`, with the reason beside it, and runs alone.
 """
 
 import os
+import subprocess
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import trio
 
@@ -51,6 +52,11 @@ async def until_in_trio(holds: Callable[[], T], what: object = "", *, patience_s
     while not (found := holds()):
         await trio.to_thread.run_sync(time.sleep, _pause_s(began_s, what, patience_s))
     return found
+
+
+def completed(command: Sequence[str | os.PathLike[str]], **options: Any) -> subprocess.CompletedProcess[str]:
+    """What a command printed, as text, and its exit code, which it is for the test to look at."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False, **options)
 
 
 def _pause_s(began_s: float, what: object, patience_s: float) -> float:

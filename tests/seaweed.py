@@ -14,7 +14,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 from object_server import environment
-from patience import PATIENCE_S, until
+from patience import PATIENCE_S, completed, until
 from ports import reserve
 
 BUCKET, KEY, SECRET = "bucket", "someone", "hunter2hunter2"
@@ -109,14 +109,8 @@ class Seaweed:
         weed = program()
         assert weed is not None
         address = f"{self.host}:{self.master}.{self._grpc[0]}"
-        done = subprocess.run(
-            [weed, "shell", f"-master={address}"],
-            input=f"s3.bucket.create -name {BUCKET}\n",
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-            env=self._environment(),
+        done = completed(
+            [weed, "shell", f"-master={address}"], input=f"s3.bucket.create -name {BUCKET}\n", env=self._environment()
         )
         assert "created bucket" in done.stdout, done.stdout + done.stderr
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from netspaces import Network
-from patience import PATIENCE_S, until
+from patience import PATIENCE_S, completed, until
 
 import redoxfs
 from redoxfs.linux.mount_table import parse_mountinfo
@@ -183,14 +183,7 @@ class Slurm:
 
     def command(self, *words: str | Path, root: bool = False) -> subprocess.CompletedProcess[str]:
         """Run a command at the head node as the user, in their home."""
-        return subprocess.run(
-            self.words(*words, root=root),
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=2 * PATIENCE_S,
-            check=False,
-        )
+        return completed(self.words(*words, root=root), env=self.environment())
 
     def words(self, *words: str | Path, root: bool = False, node: str = HEAD) -> list[str]:
         user = [] if root else ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]

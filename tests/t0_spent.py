@@ -2,13 +2,12 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import spent
-from patience import PATIENCE_S
+from patience import completed
 
 TESTS = Path(__file__).parent
 
@@ -50,15 +49,11 @@ def run_tests(folder: Path, tests: str, patience: str = "1") -> str:
         "-c",
         TESTS.parent / "pyproject.toml",
     )
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-m", "pytest", *map(str, words), str(folder)],
         # Wide enough for the folder's name before what is said of a test.
         env=os.environ | {"PYTHONPATH": path, "COLUMNS": "1000", "REDOXFS_TEST_PATIENCE": patience},
         cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
     )
     return done.stdout + done.stderr
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE_S
+from patience import PATIENCE_S, completed
 
 # What is raised in a hook around a fork Python can only print.
 INTERRUPTED = """
@@ -75,7 +75,7 @@ def test_an_interrupt_at_a_fork_ends_parent_and_child(tmp_path: Path, hook: str,
 def test_a_command_waits_for_its_children_where_its_parent_ignores_the_ends_of_children(tmp_path: Path) -> None:
     asked = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
     command = [sys.executable, "-c", asked, sys.executable, "-m", "redoxfs", "status", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    done = completed(command)
     assert f"{tmp_path}: no redoxfs mount is there" in done.stderr
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from packs import flip, pack_here
+from patience import completed
 
 import redoxfs.cli
 from redoxfs.launch.errors import DestinationError
@@ -127,7 +128,7 @@ def test_a_command_whose_lines_cannot_be_written_does_its_work(source: Path) -> 
 def test_a_closed_input_is_an_empty_one() -> None:
     ask = "from redoxfs.cli import main; main(['--version']); print(sys.stdin.buffer.read())"
     code = f"import sys; sys.stdin = None; {ask}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = completed([sys.executable, "-c", code])
     assert (done.returncode, done.stdout.splitlines()[-1], done.stderr) == (0, "b''", "")
 
 
@@ -156,7 +157,7 @@ def test_what_is_known_to_be_damaged_has_its_exit_code_though_nobody_reads_it(so
 @pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-"])
 def test_a_command_may_have_no_streams(source: Path, closed: str) -> None:
     command = f'"$0" -m redoxfs inspect "$1" {closed}'
-    done = subprocess.run(["sh", "-c", command, sys.executable, source], capture_output=True, text=True, check=False)
+    done = completed(["sh", "-c", command, sys.executable, source])
     assert done.returncode == 0
     assert bool(done.stdout) == (closed == "2>&-")
     assert "redoxfs: " not in done.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import completed
 
 from redoxfs.report import Figures, recognized
 
@@ -53,7 +54,7 @@ sys.exit(pathlib.Path(sys.argv[0]).with_name("fails").exists())
 
 def evaluation(*words: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, ROOT / "scripts/evaluation_page.py", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return completed(command)
 
 
 def kept(folder: Path, name: str, result: Any) -> Path:

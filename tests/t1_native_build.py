@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import completed
 
 import redoxfs
 from redoxfs.native.sources import NotBuiltError, check, sums
@@ -23,9 +24,7 @@ def package(tmp_path: Path) -> Path:
 
 def run(package: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(package.parent), "XDG_CACHE_HOME": str(package.parent / "cache")}
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=package.parent, env=environment, capture_output=True, text=True, check=False
-    )
+    return completed([sys.executable, *arguments], cwd=package.parent, env=environment)
 
 
 def imports(package: Path) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from patience import PATIENCE_S
+from patience import completed
 
 ROOT = Path(__file__).parents[1]
 NATIVE = ROOT / "redoxfs/native"
@@ -50,7 +50,7 @@ def compiled(options: tuple[str, ...], folder: Path, source: Path) -> Path:
     """The object file of a C file. A warning is an error."""
     made = folder / source.with_suffix(".o").name
     command = ["gcc", *build_script().OPTIONS, "-Werror", *options, "-c", source, "-o", made]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = completed(command)
     assert done.returncode == 0, done.stderr
     return made
 
@@ -73,15 +73,7 @@ def run(program: Path) -> subprocess.CompletedProcess[str]:
     fixed: tuple[str, ...] = ("setarch", "-R")
     if subprocess.run([*fixed, "true"], capture_output=True, check=False).returncode:
         fixed = ()
-    return subprocess.run(
-        [*fixed, program],
-        env=os.environ | OPTIONS,
-        cwd=program.parent,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    return completed([*fixed, program], env=os.environ | OPTIONS, cwd=program.parent)
 
 
 @pytest.mark.parametrize("source", PROGRAMS, ids=[path.stem for path in PROGRAMS])
@@ -132,7 +124,7 @@ def test_the_extension_compiles_without_a_warning(compiler: str) -> None:
 
     def compile_one(source: Path) -> str:
         command = [compiler, *build_script().OPTIONS, "-Werror", include, "-c", source, "-o", "/dev/null"]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+        return completed(command).stderr
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         assert "".join(threads.map(compile_one, sorted(NATIVE.glob("*.c")))) == ""

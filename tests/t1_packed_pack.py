@@ -29,6 +29,7 @@ from packs import (
     reseal,
     shards_of,
 )
+from patience import completed
 
 from redoxfs.cli import main
 from redoxfs.dataset import SourceError
@@ -194,7 +195,7 @@ def test_a_limit_of_the_size_of_files_is_named(source: Path, tmp_path: Path, mon
         "--jobs",
         "1",
     ]
-    done = subprocess.run(["prlimit", "--fsize=8192", *command], capture_output=True, text=True, check=False)
+    done = completed(["prlimit", "--fsize=8192", *command])
     assert done.returncode == 4
     said = done.stderr.splitlines()[-1]
     assert said.startswith(f"redoxfs: {tmp_path / 'dst'}: File too large; ")

@@ -3,7 +3,6 @@
 import errno
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from patience import PATIENCE_S, until
+from patience import PATIENCE_S, completed, until
 from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
 from scrapes import Series, series_of, text_of, told, value_of
@@ -214,5 +213,5 @@ except KeyboardInterrupt:
 
 def test_a_signal_that_another_thread_takes_ends_the_collector() -> None:
     command = [sys.executable, "-c", TOLD_ELSEWHERE]
-    done = subprocess.run(command, timeout=PATIENCE_S, capture_output=True, text=True, check=False)
+    done = completed(command)
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr

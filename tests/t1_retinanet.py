@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts/bench"))
 import dlio
 import retinanet
 import retinanet_page
+from patience import completed
 
 STATS = {
     "opens": 96,
@@ -27,7 +28,7 @@ STATS = {
 def run(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, retinanet.__file__, *words]
     inherited = {name: value for name, value in os.environ.items() if name != "REDOXFS_DLIO"}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=inherited | environment)
+    return completed(command, env=inherited | environment)
 
 
 def result(*rows: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import seaweed
 from machine import PATIENCE_S, Machine
+from patience import completed
 
 from redoxfs.report import Figures, recognized
 
@@ -24,7 +25,7 @@ BENCH = Path(__file__).parents[1] / "scripts/bench"
 
 
 def run(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, BENCH / name, *arguments], capture_output=True, text=True, check=False)
+    return completed([sys.executable, BENCH / name, *arguments])
 
 
 def result(name: str, *arguments: str | Path) -> dict[str, Any]:
@@ -302,12 +303,8 @@ def test_a_server_may_say_as_much_as_it_likes(tmp_path: Path, words: str, code: 
     (tmp_path / "data").mkdir()
     (tmp_path / "data/file").write_text("it serves")
     own = {name: str(tmp_path) for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR")}
-    done = subprocess.run(
-        [sys.executable, "-c", SERVE, tmp_path, words],
-        env={**os.environ, **own, "PYTHONPATH": str(BENCH)},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = completed(
+        [sys.executable, "-c", SERVE, tmp_path, words], env={**os.environ, **own, "PYTHONPATH": str(BENCH)}
     )
     assert (done.returncode, (done.stdout + done.stderr).strip()) == (code, told)
 

@@ -3,12 +3,12 @@
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machine import OTHERS_CLEARED, PATIENCE_S, Machine
+from machine import OTHERS_CLEARED, Machine
+from patience import completed
 
 from redoxfs.dataset import read_catalog, write_catalog
 
@@ -98,13 +98,9 @@ def test_a_catalog_serves_in_a_mount_namespace_of_its_own(
     """
     here = machine.folder / "in container"
     here.mkdir()
-    done = subprocess.run(
+    done = completed(
         ["unshare", "--mount", "sh", "-c", script, "sh", elsewhere, here, file],
         env=machine.environment | {"PYTHON": machine.command()[0], "MNT": str(here)},
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[0] == str(sum(map(len, contents(source).values())))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from machine import OTHERS_CLEARED, PATIENCE_S, Machine, has_ended, mount_at
-from patience import NEVER_S
+from patience import NEVER_S, completed
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="bind mounts and mount namespaces need root")
 
@@ -434,12 +434,9 @@ def test_a_mount_for_other_containers_says_whom_it_does_not_see(machine: Machine
     own = ("--pid", "--fork", "--kill-child", "--mount-proc")
     for propagation, lines in (("rshared", 1), ("rprivate", 0)):
         command = [sys.executable, "-m", "redoxfs", "mount", str(source), str(machine.mnt), "--classes", "dir"]
-        done = subprocess.run(
+        done = completed(
             ["unshare", "--mount", "--propagation", "private", *own, "sh", "-c", script, propagation, *command],
             env=machine.environment,
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert "is served at" in done.stderr
         assert done.stderr.count("programs whose pids redoxfs cannot see from here share their open files") == lines

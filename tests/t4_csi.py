@@ -26,7 +26,7 @@ import pytest
 from forks import EXECUTED
 from kube import CAPABILITIES, READERS, SIDECAR_UID, WRITER, Node, Pod, await_line, has_ended, running_node
 from machine import Machine
-from patience import PATIENCE_S
+from patience import PATIENCE_S, completed
 
 from redoxfs.csi.errors import CsiError
 from redoxfs.csi.records import Record, Records
@@ -243,7 +243,7 @@ def test_a_plugin_that_does_not_see_the_threads_of_pods_says_so(machine: Machine
     command = machine.command("csi", "--endpoint", "unix:///missing/csi.sock", "--node-id", "n")
     for own_pids, lines in (((), 1), (("unshare", "--pid", "--fork", "--kill-child"), 2)):
         words = [*own_pids, *EXECUTED, *command]
-        done = subprocess.run(words, env=machine.environment, text=True, capture_output=True, check=False)
+        done = completed(words, env=machine.environment)
         assert (done.returncode, done.stderr.count("\n")) == (2, lines)
         assert ("set hostPID: true" in done.stderr) == bool(own_pids)
     assert "\n      hostPID: true\n" in (Path(__file__).parents[1] / "mount/kubernetes/plugin.yaml").read_text()

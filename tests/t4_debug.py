@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from machine import Machine
-from patience import until
+from patience import completed, until
 from strangers import UID
 
 from redoxfs.doctor.bundle import LOG_BYTES, Bundle, _stacks, processes, tail
@@ -148,7 +148,7 @@ def test_a_file_that_cannot_be_written_is_one_line(machine: Machine, source: Pat
     assert there.read_text() == "mine"
     machine.refused(2, "debug", machine.mnt, "-o", machine.mnt / "bundle")
     short = ("prlimit", "--fsize=1000", *machine.command("debug", machine.mnt, "-o", machine.folder / "bundle"))
-    cut = subprocess.run(short, env=machine.environment, capture_output=True, text=True, check=False)
+    cut = completed(short, env=machine.environment)
     assert (cut.returncode, cut.stderr) == (4, f"redoxfs: -o {machine.folder / 'bundle'}: File too large\n")
     command = machine.command("debug", machine.mnt, "-o", machine.folder / "bundle", "--interval", "600")
     with subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True) as ended:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import wire
+from patience import completed
 
 from redoxfs.linux.detach import detach, unmount
 from redoxfs.linux.fuse_device import MAX_READ_BYTES, Device, MountError, mount
@@ -81,7 +82,7 @@ except MountError as error:
     os.close(os.open("/dev/null", os.O_RDONLY))
     sys.exit(str(error))
 """
-    done = subprocess.run([sys.executable, "-c", code, mnt], capture_output=True, text=True, check=False)
+    done = completed([sys.executable, "-c", code, mnt])
     assert (done.returncode, done.stderr) == (1, f"{mnt} could not be mounted: Too many open files\n")
     assert not mounts_at(mnt)
 
@@ -201,7 +202,7 @@ def unprivileged(tmp_path: Path) -> list[str]:
 
 
 def run(program: list[str], path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*program, str(path), *options], capture_output=True, text=True, check=False)
+    return completed([*program, str(path), *options])
 
 
 def test_without_rights_the_helper_mounts(unprivileged: list[str], public: Path) -> None:
@@ -237,7 +238,7 @@ def test_a_symlink_in_a_path_never_leads_to_another_mount(mnt: Path, tmp_path: P
 @needs_root
 def test_without_the_helper_the_reason_is_that_it_is_missing(mnt: Path) -> None:
     program = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", sys.executable, "-c", WITHOUT_HELPER]
-    done = subprocess.run([*program, str(mnt)], capture_output=True, text=True, check=False)
+    done = completed([*program, str(mnt)])
     assert done.returncode == 1
     assert "fusermount3 is not installed" in done.stderr
 

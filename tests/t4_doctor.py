@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import slow_store
 from machine import Machine
-from patience import NEVER_S, PATIENCE_S, SLOWNESS, until
+from patience import NEVER_S, SLOWNESS, completed, until
 
 from redoxfs.cli.mount import IN_THE_SCRIPT
 from redoxfs.doctor.machine import FEW_FILES
@@ -32,15 +31,7 @@ MEMORY_GROUPS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
 
 def doctor(machine: Machine, *words: str | Path, prefix: tuple[str, ...] = (), **options: Any) -> tuple[int, Any]:
     """The exit code, and the checks by name."""
-    done = subprocess.run(
-        [*prefix, *machine.command("doctor", "--json", *words)],
-        env=machine.environment,
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        check=False,
-        **options,
-    )
+    done = completed([*prefix, *machine.command("doctor", "--json", *words)], env=machine.environment, **options)
     assert done.returncode in (0, FOUND), done.stderr
     report = json.loads(done.stdout)
     checks = {each["name"]: each for each in report["checks"]}

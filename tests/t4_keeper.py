@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from machine import Machine, contents, has_ended, mount_at
-from patience import PATIENCE_S, until
+from patience import PATIENCE_S, completed, until
 
 from redoxfs.launch.turn import keeper_of
 from redoxfs.linux.detach import detach
@@ -462,7 +462,7 @@ def test_a_command_that_becomes_a_keeper_leaves_it_its_signals(asked: signal.Sig
         f"os.kill(os.getpid(), {int(asked)}); ends.leave_to_the_next(); "
         f"os.execv(sys.executable, [sys.executable, '-c', {told!r}])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = completed([sys.executable, "-c", program])
     # Python installs its handler of SIGINT, and still blocks it.
     assert done.stdout == f"{int(asked)}\n", done.stderr
 
@@ -696,7 +696,7 @@ def test_a_daemon_that_cannot_end_is_one_line_in_the_log(tmp_path: Path) -> None
 
 def test_a_limit_of_open_files_that_is_too_low_is_said(machine: Machine, source: Path) -> None:
     command = ["bash", "-c", 'ulimit -n 24 && exec "$@"', "bash", *machine.command("mount", source, machine.mnt)]
-    done = subprocess.run(command, env=machine.environment, capture_output=True, text=True, check=False)
+    done = completed(command, env=machine.environment)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "the limit of open files is 24, and redoxfs needs 64" in done.stderr
     assert machine.nothing_is_left()

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from machine import OTHERS_CLEARED, PATIENCE_S, has_ended
+from patience import completed
 
 import redoxfs
 from redoxfs.linux.mount_table import Mount, parse_mountinfo
@@ -59,14 +60,7 @@ class Host:
         here["redoxfs install-helper"] = f"{Path(sys.executable).with_name('redoxfs')} install-helper"
         for there, own in here.items():
             command = command.replace(there, own)
-        return subprocess.run(
-            ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", "sh", "-c", command],
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=2 * PATIENCE_S,
-            check=False,
-        )
+        return completed(["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", "sh", "-c", command], env=ENVIRONMENT)
 
     def ok(self, command: str) -> subprocess.CompletedProcess[str]:
         done = self.run(command)
@@ -258,13 +252,6 @@ def test_a_user_may_mount_and_unmount_a_line_with_user(host: Host) -> None:
 def test_a_mount_enters_the_namespace_of_n(host: Host) -> None:
     helper = Path(sys.executable).with_name("mount.redoxfs")
     namespace = f"/proc/{host._holder.pid}/ns/mnt"
-    done = subprocess.run(
-        [helper, host.source, host.mnt, "-N", namespace, "-o", "rw"],
-        env={},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = completed([helper, host.source, host.mnt, "-N", namespace, "-o", "rw"], env={})
     assert done.returncode == 0, done.stderr
     assert [mount.mountpoint for mount in host.mounts()] == [str(host.mnt)]

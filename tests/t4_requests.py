@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from images import make_images
 from machine import Machine
-from patience import until
+from patience import completed, until
 from PIL import Image
 
 from redoxfs.fs.page_cache import BETWEEN_PROBES, WINDOW
@@ -26,12 +26,9 @@ def counted(machine: Machine, source: Path, what: str, *options: str) -> Iterato
     """A mount that writes its requests, or its collections, to a file, and that file."""
     log = machine.folder / "counts"
     log.touch()
-    done = subprocess.run(
+    done = completed(
         [sys.executable, HERE / "counted.py", what, log, "mount", source, machine.mnt, "--classes", "dir", *options],
         env=machine.environment,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     yield log

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from images import identity, make_full_images
 from machine import Machine
+from patience import completed
 
 import redoxfs
 from redoxfs import served_files
@@ -196,13 +197,7 @@ def test_another_user_learns_of_no_file_in_a_directory_it_may_not_enter(machine:
     cat, dog = (min((source / "train" / name).iterdir()).relative_to(source) for name in ("cat", "dog"))
     bind = shlex.join(["mount", "--bind", str(machine.mnt), "/mnt"])
     read = shlex.join([sys.executable, "-c", ANOTHER_USER, str(cat), str(dog), f".redoxfs/exact/{cat}"])
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-ec", f"{bind}; {read}"],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=machine.environment,
-    )
+    done = completed(["unshare", "--mount", "sh", "-ec", f"{bind}; {read}"], env=machine.environment)
     assert done.returncode == 0, done.stderr
     answer, exact = done.stdout.split()
     assert answer == (machine.mnt / ".redoxfs/served" / cat).read_text().strip()

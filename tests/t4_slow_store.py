@@ -14,6 +14,7 @@ import pytest
 import slow_store
 from machine import PATIENCE_S, Machine
 from packs import files_in
+from patience import completed
 
 from redoxfs.dataset import read_tree
 
@@ -292,12 +293,8 @@ def test_a_scan_ends_where_storage_answers_nothing(
 
 def test_a_wrong_number_is_a_usage_error(program: Path, source: Path, slow: Path) -> None:
     for delay in ("-1", "soon", "", "nan", "60001"):
-        done = subprocess.run(
-            [program, source, slow, delay], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        done = completed([program, source, slow, delay])
         assert (done.returncode, done.stderr.startswith("usage: slow_store")) == (2, True)
     for option in ("at-once=0", "at-once=many", "mb-per-s=-1", "mb-per-s=", "fast"):
-        done = subprocess.run(
-            [program, source, slow, "1", option], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        done = completed([program, source, slow, "1", option])
         assert (done.returncode, done.stderr.startswith("usage: slow_store")) == (2, True)

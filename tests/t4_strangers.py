@@ -6,7 +6,6 @@ As a program, this file is redoxfs with both: `t4_strangers.py mount …`.
 import codecs
 import errno
 import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +18,7 @@ import pytest
 import t2_recover
 import trio
 from machine import Machine
+from patience import completed
 
 from redoxfs.arrays import Int32
 from redoxfs.chunks import ChunkStore, FileBytes, Payload, Read, SourceFile, Stamp, open_beneath
@@ -289,7 +289,7 @@ def test_a_store_and_a_policy_of_somebody_else_mount_and_resume(machine: Machine
     for half, options in ((paths[::2], ()), (paths[1::2], ("--resume",))):
         mount = ("mount", source, machine.mnt, "--classes", "dir", "--policy", "deck", "--no-keeper", *options)
         command = [sys.executable, __file__, *map(str, mount)]
-        done = subprocess.run(command, env=machine.environment, capture_output=True, text=True, check=False)
+        done = completed(command, env=machine.environment)
         assert done.returncode == 0, done.stderr
         served.update(path.read_text() for path in half)
         assert machine.stats()["policy"] == "deck"

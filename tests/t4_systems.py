@@ -1,10 +1,10 @@
 """The check that scripts/test-systems runs on each system, on this one."""
 
-import subprocess
 import sys
 from pathlib import Path
 
-from machine import PATIENCE_S, Machine
+from machine import Machine
+from patience import completed
 
 CHECK = Path(__file__).parents[1] / "scripts/system_check.py"
 
@@ -12,9 +12,7 @@ CHECK = Path(__file__).parents[1] / "scripts/system_check.py"
 def test_the_check_of_a_system_passes_here_and_counts_a_planted_fault(machine: Machine) -> None:
     # Colons stand for spaces.
     command = [sys.executable, str(CHECK), f"{sys.executable} -m redoxfs", str(machine.folder), "pool", "planted:fault"]
-    done = subprocess.run(
-        command, env=machine.environment, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
-    )
+    done = completed(command, env=machine.environment)
     assert done.returncode == 0, done.stdout + done.stderr
     _, _, pool, fault, result = done.stdout.splitlines()
     assert pool.split()[:4] == ["pool", "480", "0", "480"]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from machine import PATIENCE_S, Machine, has_ended, mount_at
+from patience import completed
 
 from redoxfs.linux.mount_table import read_mounts
 
@@ -162,7 +163,7 @@ class User:
     def run(self, *arguments: str | Path, rights: str = "+dac_override,+sys_admin") -> subprocess.CompletedProcess[str]:
         """By default with rights to mount, too: fusermount3 cannot where /dev/fuse is root's alone."""
         command = [sys.executable, "-m", "redoxfs", *map(str, arguments)]
-        return subprocess.run(
+        return completed(
             [
                 "setpriv",
                 f"--reuid={USER}",
@@ -173,10 +174,6 @@ class User:
                 *command,
             ],
             env=os.environ | {"HOME": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder)},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
         )
 
     def mounts(self) -> list[str]:

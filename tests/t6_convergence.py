@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts/bench"))
 import convergence
 from convergence import claimed, halves, holm, paired, row_of, together
 from convergence_page import findings, page
+from patience import completed
 from recorded_orders import BUFFER, ONE, PLAIN, SORTED, Recorded, Setting, class_mix, draw, faults, shuffles
 from small_resnet import Images
 
@@ -22,7 +23,7 @@ SETTINGS = ("slot, K=4, 25%", "pool, K=16, 10%, labels in files", "one shuffle",
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, convergence.__file__, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return completed(command)
 
 
 def mnist(folder: Path, part: str, count: int) -> None:

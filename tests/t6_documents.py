@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from commands import PAGES, ROOT, Shown, commands
 from machine import PATIENCE_S, Machine
+from patience import completed
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("compiler")]
 
@@ -74,15 +75,7 @@ class Place:
         self.prepare(words)
         if words[:2] == ["cluster", "status"]:
             self.read_at_each_node(Path(words[2]))
-        done = subprocess.run(
-            self.machine.command(*words),
-            env=self.machine.environment,
-            cwd=self.root,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        done = completed(self.machine.command(*words), env=self.machine.environment, cwd=self.root)
         # doctor finds this machine as it is.
         assert done.returncode == 0 or words[0] == "doctor", f"{shown.page}:{shown.line}: {done.stderr}"
         if words[0] == "mount" and shown.page == "quick-start.md":

@@ -7,7 +7,6 @@ them. The source distribution is built from the files of this clone, so the whee
 import json
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from images import make_images
+from patience import completed
 
 pytestmark = pytest.mark.programs
 
@@ -40,9 +40,7 @@ print(json.dumps([metadata["License-Expression"], metadata["Author"], metadata.g
 def run(*command: str | Path, cwd: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     homes = {f"XDG_{name}_HOME": str(cwd / name.lower()) for name in ("CACHE", "STATE")}
-    done = subprocess.run(
-        command, cwd=cwd, env=environment | homes, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = completed(command, cwd=cwd, env=environment | homes)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -156,7 +154,7 @@ def test_an_editable_install_builds_in_place(tmp_path: Path, monkeypatch: pytest
     assert os.access(keeper, os.X_OK)
     source = clone / "redoxfs/native/buffer.c"
     source.write_text(source.read_text().replace("STEPS = 8", "STEPS = 4"))
-    done = subprocess.run([venv / "bin/redoxfs", "verify", tmp_path], capture_output=True, text=True, check=False)
+    done = completed([venv / "bin/redoxfs", "verify", tmp_path])
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"redoxfs: {source} ")
     run(venv / "bin/python", clone / "scripts/build_native.py", cwd=tmp_path)

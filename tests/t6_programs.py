@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from machine import Machine
 from packs import files_in
+from patience import completed
 from PIL import Image
 
 PROGRAMS = Path(__file__).with_name("programs.py")
@@ -114,12 +115,9 @@ def make_samples(root: Path, suffix: str, kind: str, write: Any) -> Samples:
 def run(machine: Machine, program: str, folder: Path, rounds: int) -> list[list[tuple[str, str]]]:
     """For each round, the label that the program gave to each sample, and the digest of its decoded content."""
     homes = {"HF_HOME": str(machine.folder / "hugging-face"), "MPLCONFIGDIR": str(machine.folder)}
-    done = subprocess.run(
+    done = completed(
         [sys.executable, PROGRAMS, program, folder, str(rounds)],
         env=machine.environment | homes | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -232,13 +230,7 @@ def test_copying_the_exact_files_equals_the_source_twice(
     for tool, number in product(COPIES, range(ROUNDS)):
         copy = tmp_path / f"{tool}-{number}"
         places = {"FROM": str(machine.mnt / ".redoxfs/exact"), "TO": str(copy), "SUMS": str(sums)}
-        done = subprocess.run(
-            ["bash", "-ec", f"set -o pipefail; {COPIES[tool]}"],
-            env=os.environ | places,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = completed(["bash", "-ec", f"set -o pipefail; {COPIES[tool]}"], env=os.environ | places)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), tool
         assert files_in(copy) == whole, tool
     stats = machine.stats()

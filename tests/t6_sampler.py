@@ -23,6 +23,7 @@ from machine import Machine
 
 pytest.importorskip("torch")
 
+from patience import completed
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Subset
 
 import redoxfs.torch
@@ -477,7 +478,7 @@ BENCH = Path(__file__).parents[1] / "scripts/bench/sampler.py"
 @pytest.mark.long
 def test_the_benchmark_finds_exact_labels_and_a_random_order(tmp_path: Path) -> None:
     found = tmp_path / "found.json"
-    done = subprocess.run([sys.executable, BENCH, "--quick", "--json", found], capture_output=True, text=True)
+    done = completed([sys.executable, BENCH, "--quick", "--json", found])
     assert done.returncode == 0, done.stderr
     told = json.loads(found.read_text())
     assert isinstance(recognized("found.json", told), Figures)

@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 from machine import PATIENCE_S, Machine, has_ended
-from patience import until
+from patience import completed, until
 from resuming_job import Files, Job, killed_runs, make_files
 from seclusion import with_own_folder
 
@@ -884,12 +884,7 @@ def test_a_killed_job_that_saved_less_repeats_at_most_that(mounted: Machine, tmp
 
 @pytest.mark.long
 def test_the_benchmark_counts_what_killed_jobs_trained_on(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, BENCH, "--kills", "1", "--files", "120", "--json", tmp_path / "resume.json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = completed([sys.executable, BENCH, "--kills", "1", "--files", "120", "--json", tmp_path / "resume.json"])
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "resume.json").read_text())
     (row,) = report["rows"]

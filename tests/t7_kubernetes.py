@@ -22,7 +22,7 @@ import pytest
 import yaml
 from kube import Node, Pod
 from machine import OTHERS_CLEARED
-from patience import PATIENCE_S
+from patience import PATIENCE_S, completed
 
 from redoxfs.cli.arguments import mount_options, parse
 from redoxfs.cli.csi import check
@@ -195,12 +195,9 @@ def in_stage(stage: Stage, command: str) -> None:
     lend(stage.root)
     script = OTHERS_CLEARED
     script += 'for each in proc dev; do mount --rbind "/$each" "$0/$each"; done; exec chroot "$0" sh -ec "$1"'
-    done = subprocess.run(
+    done = completed(
         ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script, stage.root, command],
         env={**os.environ, **IN_STAGE, **stage.environment},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
 

@@ -20,7 +20,7 @@ import pytest
 from dashboards import ALERTS, ALERTS_TEST, FOLDER, Query, alert_queries, may_be_empty, panel_queries, variables
 from images import make_images
 from machine import Machine
-from patience import PATIENCE_S, SLOWNESS, until
+from patience import PATIENCE_S, SLOWNESS, completed, until
 from ports import reserve, reserve_two
 from scrapes import text_of
 
@@ -220,9 +220,7 @@ def test_the_exposition_has_nothing_that_promtool_complains_of(machine: Machine,
     port = reserve_two()
     machine.ok("cluster", "up", "--nodes", "2", images, machine.mnt, *PATIENT, "--metrics", str(port))
     text = text_of(port)
-    checked = subprocess.run(
-        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False, env=os.environ
-    )
+    checked = completed(["promtool", "check", "metrics"], input=text, env=os.environ)
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
     machine.ok("cluster", "down", machine.mnt)
 
@@ -413,9 +411,7 @@ def test_the_dashboard_shows_a_mount_that_does_not_answer(machine: Machine, imag
 
 def test_prometheus_takes_the_alerts(machine: Machine, images: Path, tmp_path: Path) -> None:
     for verb, path in (("check", ALERTS), ("test", ALERTS_TEST)):
-        checked = subprocess.run(
-            ["promtool", verb, "rules", path], cwd=FOLDER, capture_output=True, text=True, check=False
-        )
+        checked = completed(["promtool", verb, "rules", path], cwd=FOLDER)
         assert checked.returncode == 0, checked.stdout + checked.stderr
     (port,) = reserve(1)
     machine.ok("mount", images, machine.mnt, "--metrics", str(port))

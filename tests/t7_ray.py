@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from images import make_full_images
-from patience import PATIENCE_S, until
+from patience import PATIENCE_S, completed, until
 from ports import reserve
 
 from redoxfs.cli.arguments import parse
@@ -126,15 +126,7 @@ class Cluster:
         return ["nsenter", f"--mount={self.namespaces[node]}", *map(str, words)]
 
     def run(self, node: int, *words: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.inside(node, *words),
-            env=self.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=2 * PATIENCE_S,
-            check=False,
-        )
+        return completed(self.inside(node, *words), env=self.environment, cwd=self.folder)
 
     def read_all(self, node: int) -> list[tuple[str, str | int]]:
         done = self.run(node, sys.executable, "-c", READ_ALL, self.mnt)
@@ -386,12 +378,9 @@ def test_cluster_up_in_the_foreground_ends_the_mount_with_ctrl_c(cluster: Cluste
 
 def test_an_address_without_a_cluster_is_one_line(tmp_path: Path) -> None:
     (port,) = reserve(1)
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-m", "redoxfs", "cluster", "status", "--ray", tmp_path],
         env=os.environ | {"RAY_ADDRESS": f"127.0.0.1:{port}"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 2
     assert done.stderr == f"redoxfs: no Ray cluster answers at RAY_ADDRESS=127.0.0.1:{port}\n"
@@ -513,7 +502,7 @@ def test_a_list_is_the_option_for_each_or_one_with_commas() -> None:
 def test_a_command_without_ray_says_how_to_install_it(tmp_path: Path) -> None:
     code = "import sys; sys.modules['ray'] = None; from redoxfs.cli import main; sys.exit(main())"
     words = [sys.executable, "-c", code, "cluster", "up", "--ray", "/a", str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = completed(words)
     assert done.returncode == 2
     assert done.stderr == "redoxfs: --ray: Ray is not installed here; to install it: pip install 'redoxfs[ray]'\n"
 

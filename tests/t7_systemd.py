@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from machine import has_ended
-from patience import PATIENCE_S, until
+from patience import PATIENCE_S, completed, until
 
 ROOT = Path(__file__).parents[1]
 UNITS = ROOT / "mount" / "systemd"
@@ -123,13 +123,9 @@ class Host:
             "mnt-set": unit.strip().replace("\\", "\\\\"),
         }
         pattern = "|".join(map(re.escape, here))
-        return subprocess.run(
+        return completed(
             ["nsenter", "-t", self.first, "-m", "-p", "-u", "-i", "-C", "sh", "-c"]
-            + [re.sub(pattern, lambda found: here[found[0]], command)],
-            capture_output=True,
-            text=True,
-            timeout=2 * PATIENCE_S,
-            check=False,
+            + [re.sub(pattern, lambda found: here[found[0]], command)]
         )
 
     def ok(self, command: str) -> str:
@@ -276,12 +272,8 @@ def test_a_mount_unit_mounts_by_the_helper(host: Host) -> None:
 
 def verified(folder: Path, *units: Path) -> None:
     """Each unit passes `systemd-analyze verify` without a word."""
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *units],
-        env=os.environ | {"SYSTEMD_UNIT_PATH": f"{folder}:"},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = completed(
+        ["systemd-analyze", "verify", "--man=no", *units], env=os.environ | {"SYSTEMD_UNIT_PATH": f"{folder}:"}
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
@@ -292,7 +284,7 @@ def test_the_units_pass_verify_and_security(tmp_path: Path) -> None:
         (tmp_path / unit.name).write_text(text)
     verified(tmp_path, *(tmp_path / unit.name for unit in UNITS.iterdir()))
     security = ["systemd-analyze", "security", "--offline=yes", "--no-pager"]
-    done = subprocess.run([*security, tmp_path / "redoxfs@.service"], capture_output=True, text=True, check=False)
+    done = completed([*security, tmp_path / "redoxfs@.service"])
     assert done.returncode == 0, done.stdout
     (rated,) = re.findall(r"Overall exposure level for \S+ ([0-9.]+) OK", done.stdout)
     # 4.2 with systemd 252; later versions weigh other settings.

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from images import make_full_images
 from netspaces import Network, why_not
-from patience import PATIENCE_S
+from patience import completed
 
 from redoxfs.linux.mount_table import parse_mountinfo
 
@@ -181,14 +181,10 @@ def by_ssh(nodes: Nodes, script: str) -> subprocess.CompletedProcess[str]:
     venv = f"export PATH={nodes.folder}/bin:{Path(sys.executable).parent}:$PATH\n"
     (nodes.folder / "node.sh").write_text(venv + script)
     (nodes.folder / "train.py").write_text(TRAIN)
-    return subprocess.run(
+    return completed(
         [*nodes.network.inside(0), "bash", "-c", EVERYWHERE],
         cwd=nodes.folder,
         env=os.environ | {"PATH": f"{nodes.folder}/bin:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        check=False,
     )
 
 
