@@ -38,8 +38,7 @@ def is_in(values: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
         return np.zeros(len(values), np.bool_)
     known = np.sort(known)
     at = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    found: NDArray[np.bool_] = known[at] == values
-    return found
+    return known[at] == values
 
 
 def offsets_of(lengths: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -83,8 +83,7 @@ def tell_epoch(mount: PathStatus, tree: str, number: int | None, ranks: int, ran
     """
     told: list[Any] = [tree, number, ranks, rank]
     answer = ask_daemon(mount, "epoch-of-rank", json.dumps([*told, least] if least else told).encode(), TIMEOUT_S)
-    count: int | None = answer.get("count")
-    return count
+    return answer.get("count")
 
 
 class Store(Protocol):

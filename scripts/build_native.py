@@ -42,8 +42,7 @@ def sums() -> str:
     assert spec.loader is not None
     sources = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sources)
-    made: str = sources.sums()
-    return made
+    return sources.sums()
 
 
 def is_current() -> bool:

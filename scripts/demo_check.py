@@ -21,8 +21,7 @@ PATHS_AT_ONCE = 64
 def path_in_image(folder: Path, path: str) -> str:
     """Open a path; the path that the image was drawn for."""
     with Image.open(folder / path) as image:
-        drawn_for: str = image.info["path"]
-        return drawn_for
+        return image.info["path"]
 
 
 def main() -> int:

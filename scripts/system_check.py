@@ -106,8 +106,7 @@ class Row:
             raise RuntimeError(f"redoxfs {' '.join(map(str, words))} ended with {done.returncode}: {done.stderr}")
 
     def stats(self) -> dict[str, object]:
-        stats: dict[str, object] = json.loads((self.mnt / ".redoxfs/stats.json").read_text())
-        return stats
+        return json.loads((self.mnt / ".redoxfs/stats.json").read_text())
 
     def rss(self) -> float:
         return int(Path(f"/proc/{self.stats()['pid']}/statm").read_text().split()[1]) * mmap.PAGESIZE / 2**20

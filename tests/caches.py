@@ -44,8 +44,7 @@ class Cached:
 
     def entries(self, sample: int) -> list[int]:
         first, end = self.catalog.member_at[sample : sample + 2]
-        found: list[int] = self.catalog.members[first:end].tolist()
-        return found
+        return self.catalog.members[first:end].tolist()
 
     def check_epoch(self) -> None:
         """Each sample has the bytes of its files."""

@@ -191,8 +191,7 @@ class Popen(subprocess.Popen[AnyStr]):
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         if self._end is None:
-            found: tuple[int, int] = super()._try_wait(wait_flags)  # type: ignore[misc]
-            return found
+            return super()._try_wait(wait_flags)  # type: ignore[misc]
         try:
             told = self._end.recv(4, socket.MSG_DONTWAIT if wait_flags & os.WNOHANG else 0)
         except BlockingIOError:
@@ -205,8 +204,7 @@ class Popen(subprocess.Popen[AnyStr]):
 
     def _internal_poll(self, *arguments: Any, **names: Any) -> int | None:
         if self._end is None:
-            code: int | None = super()._internal_poll(*arguments, **names)  # type: ignore[misc]
-            return code
+            return super()._internal_poll(*arguments, **names)  # type: ignore[misc]
         if self.returncode is None and self._waitpid_lock.acquire(blocking=False):  # type: ignore[attr-defined]
             try:
                 if self.returncode is None:

@@ -122,17 +122,14 @@ class Machine:
                 running.kill()
 
     def inspect(self, source: Path | str, *options: str) -> dict[str, Any]:
-        report: dict[str, Any] = json.loads(self.ok("inspect", source, "--json", *options).stdout)
-        return report
+        return json.loads(self.ok("inspect", source, "--json", *options).stdout)
 
     def stats(self, mountpoint: Path | None = None) -> dict[str, Any]:
-        stats: dict[str, Any] = json.loads(((mountpoint or self.mnt) / ".redoxfs/stats.json").read_text())
-        return stats
+        return json.loads(((mountpoint or self.mnt) / ".redoxfs/stats.json").read_text())
 
     def nodes(self, mountpoint: Path) -> list[str]:
         """The addresses of the nodes that share a mount's dataset."""
-        nodes: list[str] = json.loads(self.ok("nodes", mountpoint, "--json").stdout)["nodes"]
-        return nodes
+        return json.loads(self.ok("nodes", mountpoint, "--json").stdout)["nodes"]
 
     def pid(self, mountpoint: Path | None = None) -> int:
         return int(self.stats(mountpoint)["pid"])

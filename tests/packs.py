@@ -153,8 +153,7 @@ def shards_of(dst: Path) -> list[Path]:
 
 
 def manifest_of(dst: Path) -> dict[str, Any]:
-    manifest: dict[str, Any] = json.loads((dst / MANIFEST).read_bytes())
-    return manifest
+    return json.loads((dst / MANIFEST).read_bytes())
 
 
 def reseal(dst: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -180,8 +179,7 @@ def replace_array_file(dst: Path, name: str, data: bytes, **record: object) -> N
 
 
 def array(dst: Path, name: str) -> np.ndarray[Any, Any]:
-    values: np.ndarray[Any, Any] = np.load(dst / FOLDER / f"{name}.npy")
-    return values
+    return np.load(dst / FOLDER / f"{name}.npy")
 
 
 def made_up_tree(

@@ -76,8 +76,7 @@ class Job:
 
 
 def shuffled(random: np.random.Generator, paths: int, count: int | None = None) -> list[int]:
-    order: list[int] = random.permutation(paths)[:count].tolist()
-    return order
+    return random.permutation(paths)[:count].tolist()
 
 
 TEN = [50] * 10

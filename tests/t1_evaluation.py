@@ -164,8 +164,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     bench.write_text(FAKE_BENCHMARK)
     section = page.Section("fake", "fake_of_evaluation.page", ((str(bench),),), plots=False)
     monkeypatch.setattr(page, "SECTIONS", (section,))
-    main: Callable[..., int] = page.main
-    return main
+    return page.main
 
 
 def test_a_benchmark_makes_its_section(tmp_path: Path, fake: Callable[..., int]) -> None:

@@ -34,8 +34,7 @@ print(json.dumps({
 
 def shown(*before: str, command: list[str], **how: object) -> dict[str, object]:
     done = subprocess.run([*before, *command], capture_output=True, text=True, check=True, **how)  # type: ignore[call-overload]
-    told: dict[str, object] = json.loads(done.stdout)
-    return told
+    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("form", ["code", "file"])

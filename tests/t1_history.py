@@ -64,8 +64,7 @@ def stats(opens: int, *, restarts: int = 0, used: int = 7, waits: int = 0) -> di
 
 def written(history: History, now_s: float, last: dict[str, Any]) -> dict[str, Any]:
     """history.json."""
-    value: dict[str, Any] = json.loads("".join(history.copy(now_s).pieces(last, ["train", "val"], None)))
-    return value
+    return json.loads("".join(history.copy(now_s).pieces(last, ["train", "val"], None)))
 
 
 def reread(history: History, now_s: float = 1e9) -> Read:

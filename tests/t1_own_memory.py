@@ -163,8 +163,7 @@ def test_inspect_describes_the_mount_with_a_cache(
 
     def facts(*more: str) -> dict[str, Any]:
         assert main(["inspect", str(root), "--classes", "any", "--json", *options, *more]) == 0
-        found: dict[str, Any] = json.loads(capfd.readouterr().out)
-        return found
+        return json.loads(capfd.readouterr().out)
 
     plain, cached = facts(), facts("--cache", str(folder))
     assert not folder.exists()

@@ -56,8 +56,7 @@ def history(tree: str = HOSTILE, *, restarts: int = 0) -> dict[str, Any]:
         kept.add(whole(10 * second, waits=second, restarts=restarts * (second > 5)), float(second))
     kept.end_lap(0, 1, 1, QUALITY, 10.0, whole=True)
     kept.add(whole(100, waits=10, restarts=restarts), 20.0)
-    value: dict[str, Any] = json.loads("".join(kept.copy(21.0).pieces({**whole(100), **ABOUT}, [tree], None)))
-    return value
+    return json.loads("".join(kept.copy(21.0).pieces({**whole(100), **ABOUT}, [tree], None)))
 
 
 class Seen(html.parser.HTMLParser):

@@ -61,8 +61,7 @@ def run(system: System, setting: Setting, dealt: Orders, epochs: int) -> list[Ep
 
 
 def of_node(epoch: Epoch, node: int) -> list[int]:
-    found: list[int] = epoch.served[epoch.node == node].tolist()
-    return found
+    return epoch.served[epoch.node == node].tolist()
 
 
 def test_nodes_advance_in_step_and_the_longest_goes_on_alone() -> None:

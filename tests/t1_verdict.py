@@ -52,8 +52,7 @@ WELL = {
 
 
 def value_of(name: str) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads((RECORDED / f"{name}.json").read_text())
-    return value
+    return json.loads((RECORDED / f"{name}.json").read_text())
 
 
 def judged(value: dict[str, Any]) -> Result:

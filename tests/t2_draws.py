@@ -66,8 +66,7 @@ async def draw(drawing: Drawing, number: int, count: int = 1, classes: Sequence[
 
 
 def samples_in(answer: Any) -> list[int]:
-    found: list[int] = np.frombuffer(base64.b64decode(answer["samples"]), "<i4").tolist()
-    return found
+    return np.frombuffer(base64.b64decode(answer["samples"]), "<i4").tolist()
 
 
 async def whole(node: Node, catalog: Catalog, sample: int) -> int:

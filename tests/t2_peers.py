@@ -701,8 +701,7 @@ def replaced(introduction: pb.Introduction, **fields: int) -> pb.Introduction:
 
 def say(channel: grpc.Channel, method: str, request: bytes) -> bytes:
     call: Any = channel.unary_unary(f"/{SERVICE}/{method}", None, None)
-    reply: bytes = call(request, timeout=CALL_S)
-    return reply
+    return call(request, timeout=CALL_S)
 
 
 async def test_a_node_without_threads_for_a_while_hears_of_its_peer_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,8 +267,7 @@ def test_slow_opens_are_logged_in_bounded_number(machine: Machine, source: Path,
 
 
 def profile_of(text: str) -> dict[str, dict[str, float]]:
-    told: dict[str, dict[str, float]] = json.loads(text)
-    return told
+    return json.loads(text)
 
 
 def test_a_saved_log_and_a_live_mount_have_one_profile(machine: Machine, source: Path, tmp_path: Path) -> None:

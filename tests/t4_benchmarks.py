@@ -32,8 +32,7 @@ def result(name: str, *arguments: str | Path) -> dict[str, Any]:
     with tempfile.NamedTemporaryFile() as file:
         done = run(name, *arguments, "--json", file.name)
         assert done.returncode == 0, done.stderr
-        told: dict[str, Any] = json.load(file)
-    return told
+        return json.load(file)
 
 
 @pytest.mark.long

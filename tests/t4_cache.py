@@ -45,8 +45,7 @@ def read_all(root: Path) -> None:
 
 
 def cache_of(machine: Machine, mountpoint: Path | None = None) -> dict[str, Any]:
-    told: dict[str, Any] = machine.stats(mountpoint)["cache"]
-    return told
+    return machine.stats(mountpoint)["cache"]
 
 
 def until_kept(machine: Machine, mountpoint: Path | None = None, *, least: int = SAMPLES) -> None:

@@ -45,8 +45,7 @@ def tree(root: Path) -> dict[Path, bytes]:
 
 def run(*words: str | Path, **keywords: object) -> bytes:
     done = subprocess.run(words, stdout=subprocess.PIPE, timeout=PATIENCE_S, check=True, **keywords)  # type: ignore[call-overload]
-    output: bytes = done.stdout
-    return output
+    return done.stdout
 
 
 def cp(mnt: Path, to: Path) -> None:

@@ -31,8 +31,7 @@ def splits(tmp_path: Path) -> Path:
 
 
 def value_of(mountpoint: Path) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads((mountpoint / ".redoxfs/history.json").read_text())
-    return value
+    return json.loads((mountpoint / ".redoxfs/history.json").read_text())
 
 
 def history(machine: Machine) -> Read:

@@ -25,8 +25,7 @@ def change(machine: Machine, source: Path) -> int:
     for _ in range(2):
         for path in (machine.mnt / "train").rglob("*.jpg"):
             path.read_bytes()
-    changed: int = machine.stats()["changed"]
-    return changed
+    return machine.stats()["changed"]
 
 
 def test_the_level_changes_while_a_daemon_serves(machine: Machine, source: Path) -> None:

@@ -76,8 +76,7 @@ class Host:
         return [mount for mount in found if mount.ours]
 
     def stats(self) -> dict[str, Any]:
-        stats: dict[str, Any] = json.loads(self.ok("cat /mnt/set/.redoxfs/stats.json").stdout)
-        return stats
+        return json.loads(self.ok("cat /mnt/set/.redoxfs/stats.json").stdout)
 
     def daemon(self) -> int:
         """A pidfd of the daemon."""

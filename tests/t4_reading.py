@@ -128,8 +128,7 @@ def read_backwards(path: Path) -> bytes:
 
 
 def read_by_numpy(path: Path) -> bytes:
-    data: bytes = np.fromfile(path, np.uint8).tobytes()
-    return data
+    return np.fromfile(path, np.uint8).tobytes()
 
 
 def read_by_private_mmap(path: Path) -> bytes:

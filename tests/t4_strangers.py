@@ -75,8 +75,7 @@ class Rot13Store(ChunkStore):
 
     def _entries(self, sample: int) -> list[int]:
         at = self._catalog.member_at
-        entries: list[int] = self._catalog.members[at[sample] : at[sample + 1]].tolist()
-        return entries
+        return self._catalog.members[at[sample] : at[sample + 1]].tolist()
 
     def _payloads(self, sample: int) -> Sequence[Payload]:
         return [tuple(map(self._whole, self._entries(sample)))]
@@ -185,8 +184,7 @@ class Deck(ServingPolicy):
 
     def _left(self, sample: int) -> Int32:
         members = self.members(int(self._class_of[sample]))
-        left: Int32 = members[~self._had[members] & ~np.isin(members, self._reserved)]
-        return left
+        return members[~self._had[members] & ~np.isin(members, self._reserved)]
 
     def _one_of(self, left: Int32, sample: int) -> int:
         if not len(left):

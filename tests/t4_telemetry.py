@@ -76,8 +76,7 @@ def test_laps_count_what_a_reader_opened(machine: Machine, source: Path, options
     def read(paths: list[Path]) -> dict[str, dict[str, int]]:
         for path in paths:
             path.read_bytes()
-        laps: dict[str, dict[str, int]] = machine.stats()["laps"]
-        return laps
+        return machine.stats()["laps"]
 
     assert read([]) == {
         "train": {"number": 1, "turns": 0, "samples": 40},

@@ -73,8 +73,7 @@ def read_all(source: Path, mountpoints: list[Path]) -> None:
 
 
 def view(machine: Machine, mountpoint: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(machine.ok("nodes", "--json", mountpoint).stdout)
-    return told
+    return json.loads(machine.ok("nodes", "--json", mountpoint).stdout)
 
 
 def ends_unnoticed(machine: Machine) -> None:

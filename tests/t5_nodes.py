@@ -111,8 +111,7 @@ def check_clean(machine: Machine, nodes: int) -> list[dict[str, int]]:
     machine.ok("cluster", "down", machine.mnt)
     assert machine.nothing_is_left()
     assert not list(machine.mnt.iterdir())
-    counted: list[dict[str, int]] = told["nodes"]
-    return counted
+    return told["nodes"]
 
 
 @pytest.mark.parametrize(

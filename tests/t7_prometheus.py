@@ -88,8 +88,7 @@ class Prometheus:
     def query(self, text: str) -> list[dict[str, Any]]:
         """The samples of an instant query."""
         at = {} if self.at_s is None else {"time": repr(self.at_s)}
-        samples: list[dict[str, Any]] = self._data("query", query=text, **at)["result"]
-        return samples
+        return self._data("query", query=text, **at)["result"]
 
     def rules(self) -> list[dict[str, Any]]:
         """All alerts that it evaluates."""

@@ -211,8 +211,7 @@ class Driver:
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        found: list[dict[str, Any]] = self.hear()
-        return found
+        return self.hear()
 
     def states(self) -> list[str]:
         return [each["state"] for each in self.status()]

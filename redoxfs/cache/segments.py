@@ -70,8 +70,7 @@ class Batches:
 
 def blocks_of(sizes: Int64) -> Int64:
     """How many checksums files of these sizes have."""
-    blocks: Int64 = -(-sizes // SUM_BLOCK_BYTES)
-    return blocks
+    return -(-sizes // SUM_BLOCK_BYTES)
 
 
 def sums_of(data: memoryview) -> list[int]:

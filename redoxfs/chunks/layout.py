@@ -295,8 +295,7 @@ def _vc_start(group_start: Int32, chunks_per_vc: int) -> Int32:
 
 def _cell_bytes(cells: Int32, sample_bytes: Numbers) -> Int64:
     """int64[chunks, K]: the size of the sample in each cell, 0 in a hole."""
-    sizes: Int64 = np.append(sample_bytes, 0).astype(np.int64)[cells]
-    return sizes
+    return np.append(sample_bytes, 0).astype(np.int64)[cells]
 
 
 def _resident_bytes(cell_bytes: Int64, vc_start: Int32, nodes: int = 1) -> int:

@@ -96,8 +96,7 @@ def _dispatch(argv: Sequence[str] | None) -> int:
         # Modules never become garbage. Left out of all collections, they also stay shared with what we fork.
         gc.freeze()
         gc.enable()
-    code: int = verb.run(command.options)
-    return code
+    return verb.run(command.options)
 
 
 def _let_any_text_through(stream: TextIO) -> None:

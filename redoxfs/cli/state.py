@@ -34,9 +34,9 @@ def run(options: StateSaveOptions | StateLoadOptions) -> int:
 
 
 def _save(mount: PathStatus, path: Path, name: str, less: int, timeout_s: float) -> str:
-    verb, data = (
-        ("state-save-less", b"%d %s" % (less, os.fsencode(path))) if less else ("state-save", os.fsencode(path))
-    )
+    verb, data = "state-save", os.fsencode(path)
+    if less:
+        verb, data = "state-save-less", b"%d %s" % (less, data)
     with opened_folder(path.parent) as folder:
         try:
             answer = ask_daemon(mount, verb, data, timeout_s, folder=folder)
@@ -46,8 +46,7 @@ def _save(mount: PathStatus, path: Path, name: str, less: int, timeout_s: float)
                 raise
             raise DestinationError(f"{name}: {why}") from None
     if not less:
-        told: str = answer["told"]
-        return told
+        return answer["told"]
     again = f", and {answer['again']:,} more of the lap after them" if answer["again"] else ""
     came = f"{answer['told']}; the last {answer['less']:,} that were opened come again{again}"
     if answer["less"] < less:

@@ -94,8 +94,7 @@ def _checked(path: Path, file: BinaryIO, record: dict[str, Any], *, in_memory: b
     if in_memory:
         return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape)
     # A plain view keeps the mapping and avoids memmap's slow indexing.
-    mapped: NDArray[Any] = np.memmap(file, dtype, "r", file.tell(), shape).view(np.ndarray)
-    return mapped
+    return np.memmap(file, dtype, "r", file.tell(), shape).view(np.ndarray)
 
 
 def _header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -305,8 +305,7 @@ def read_kept(place: Path) -> dict[str, Any]:
     """The manifest of a folder that `keep_folder` made. A damaged one can raise anything."""
     if not is_own_folder(os.lstat(place)):
         raise _UnusableError("not a directory that only this user can write")
-    manifest: dict[str, Any] = json.loads((place / MANIFEST).read_bytes())
-    return manifest
+    return json.loads((place / MANIFEST).read_bytes())
 
 
 def kept_arrays(place: Path, manifest: Mapping[str, Any], names: Iterable[str]) -> dict[str, NDArray[Any]]:

@@ -233,8 +233,7 @@ def _value_word(before: bytes, behind: bytes) -> bytes:
 def _alike(rows: NDArray[np.uint8], at: NDArray[np.int64], group: NDArray[np.int64]) -> NDArray[np.int64]:
     """The number of first columns that are equal in all rows of each group."""
     equal = np.logical_and.reduceat(rows == rows[at][group], at, axis=0)
-    count: NDArray[np.int64] = np.where(equal.all(axis=1), rows.shape[1], np.argmin(equal, axis=1))
-    return count
+    return np.where(equal.all(axis=1), rows.shape[1], np.argmin(equal, axis=1))
 
 
 def _kinds(
@@ -247,12 +246,10 @@ def _kinds(
     """The kind of each group's identity: 1 integer, 2 hash or UUID, 3 random text of one length; 0 none of them."""
 
     def all_of(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = np.logical_and.reduceat(mask, at)
-        return found
+        return np.logical_and.reduceat(mask, at)
 
     def count(table: NDArray[np.bool_]) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = (table[rows] & inside).sum(axis=1)
-        return found
+        return (table[rows] & inside).sum(axis=1)
 
     digits, hexes, lower, upper, links = map(count, (DIGIT, _HEX, LOWER, UPPER, _LINK))
     dashes = ((rows == ord("-")) & inside).sum(axis=1)

@@ -152,8 +152,7 @@ def _times(value: NDArray[np.int64], group: NDArray[np.int64], size: NDArray[np.
 
     def leading(digits: int) -> NDArray[np.int64]:
         """Of numbers that are written with zeros in front."""
-        found: NDArray[np.int64] = value // 10 ** np.maximum(width - digits, 0)
-        return found
+        return value // 10 ** np.maximum(width - digits, 0)
 
     eight, six = leading(8), leading(6)
     day_of_year = leading(7) % 1000
@@ -184,18 +183,15 @@ def _times(value: NDArray[np.int64], group: NDArray[np.int64], size: NDArray[np.
 
 
 def _is_date(year: NDArray[np.int64] | int, month: NDArray[np.int64], day: NDArray[np.int64]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (year >= 1900) & (year < 2100) & (month > 0) & (month <= 12) & (day > 0) & (day <= 31)
-    return found
+    return (year >= 1900) & (year < 2100) & (month > 0) & (month <= 12) & (day > 0) & (day <= 31)
 
 
 def _is_year(value: NDArray[np.int64]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (value >= 1950) & (value <= 2035)
-    return found
+    return (value >= 1950) & (value <= 2035)
 
 
 def _is_clock(value: NDArray[np.int64]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (value < 240_000) & (value // 100 % 100 < 60) & (value % 100 < 60)
-    return found
+    return (value < 240_000) & (value // 100 % 100 < 60) & (value % 100 < 60)
 
 
 def _leads(value: NDArray[np.int64]) -> bool:
@@ -252,8 +248,7 @@ def _odd_digits(value: NDArray[np.int64], group: NDArray[np.int64], reach: NDArr
 def _is_odd(seen: NDArray[np.int64]) -> NDArray[np.bool_]:
     n = seen.sum(axis=1)
     chi = (seen**2).sum(axis=1) * 10 / np.maximum(n, 1) - n
-    odd: NDArray[np.bool_] = (chi > ODD_CHI) & (chi > ODD_SHARE * n)
-    return odd
+    return (chi > ODD_CHI) & (chi > ODD_SHARE * n)
 
 
 def shared(ids: Identities) -> Told | None:

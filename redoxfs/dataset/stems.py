@@ -101,14 +101,12 @@ class Stems:
     def letters(self) -> NDArray[np.int64]:
         """How many letters each stem has: int64[n]."""
         seen = np.append(0, np.cumsum(_LETTER[self.text]))
-        found: NDArray[np.int64] = seen[self.end] - seen[self.start]
-        return found
+        return seen[self.end] - seen[self.start]
 
     def any_digit(self, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether text[start:end] holds a digit, elementwise."""
         seen = np.append(0, np.cumsum(DIGIT[self.text]))
-        found: NDArray[np.bool_] = seen[end] > seen[start]
-        return found
+        return seen[end] > seen[start]
 
 
 def hash_text(text: bytes) -> int:

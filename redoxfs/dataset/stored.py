@@ -191,8 +191,7 @@ def _word(windows: NDArray[np.uint8], at: NDArray[np.int64], left: NDArray[np.in
     """Eight bytes of each name as one number that sorts like them. Bytes after a name's end count as zeros."""
     window = windows[at]
     window[np.arange(8) >= left[:, None]] = 0
-    word: NDArray[Any] = window.view(">u8").ravel()
-    return word
+    return window.view(">u8").ravel()
 
 
 def wrong_catalog(catalog: Catalog) -> str:

@@ -126,8 +126,7 @@ class Tree:
 
     def kind_mask(self, kind: int) -> NDArray[np.bool_]:
         """Which entries are of a kind of the stat module (S_IFDIR, S_IFREG, S_IFLNK): bool[N]."""
-        mask: NDArray[np.bool_] = (self.mode & np.uint32(0o170000)) == np.uint32(kind)
-        return mask
+        return (self.mode & np.uint32(0o170000)) == np.uint32(kind)
 
     def link_target(self, entry: int) -> bytes:
         """The text of the symlink `entry`. KeyError if the entry is not a symlink."""

@@ -186,8 +186,7 @@ class Recorder:
         return np.where(self._catalog.tree_of_class == tree, self._class_sizes, 0)
 
     def _tree_of_all(self, samples: npt.NDArray[np.integer]) -> Int32:
-        trees: Int32 = self._catalog.tree_of_class[self._catalog.class_of[samples]]
-        return trees
+        return self._catalog.tree_of_class[self._catalog.class_of[samples]]
 
     def _tree_of(self, samples: Int32) -> Int32:
         trees = self._tree_of_all(samples)

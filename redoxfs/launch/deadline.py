@@ -79,8 +79,7 @@ class Child:
             raise OSError(number, os.strerror(number)) from None
         if error is not None:
             raise error
-        found: Result = result
-        return found
+        return result
 
     def _begin(self) -> socket.socket:
         ours, theirs = socket.socketpair()
@@ -201,8 +200,7 @@ def call_in_child(call: Callable[[], Result], timeout_s: float, *errors: type[Ex
         raise OSError(errno.EIO, os.strerror(errno.EIO)) from None
     if error is not None:
         raise error
-    found: Result = result
-    return found
+    return result
 
 
 def _answer(call: Callable[[], bytes], write_end: int) -> int:

@@ -31,8 +31,7 @@ def log_to(stream: TextIO, log_format: str = "text", level: str = "info") -> Non
 
 def fields_of(record: logging.LogRecord) -> Mapping[str, Any]:
     """The values that a record has besides its message."""
-    fields: Mapping[str, Any] = getattr(record, "fields", {})
-    return fields
+    return getattr(record, "fields", {})
 
 
 class TextFormatter(logging.Formatter):

@@ -94,8 +94,7 @@ class RecipeMemory:
             self._end += -self._end % ALIGNMENT
             self._places.append(self._write(buffer.raw()))
         self._dataset = self._write(stream.getbuffer())
-        kept: Dataset = _loaded(_mapped(self.fd), self._dataset, self._places)
-        return kept
+        return _loaded(_mapped(self.fd), self._dataset, self._places)
 
     def finish(self, recipe: Recipe, version: str) -> None:
         """Write the rest. Nothing can be changed afterwards."""

@@ -78,8 +78,7 @@ class Writer:
             if raised:
                 raise raised[0] from None
             raise
-        tag: str | None = result["e_tag"]
-        return tag
+        return result["e_tag"]
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write a new object. False if there is one; a store that cannot tell replaces it."""

@@ -106,8 +106,7 @@ class ShardedStore(ChunkStore):
 
     def _as_they_lie(self, sample: int) -> list[int]:
         """The files of a sample, as they lie."""
-        files: list[int] = self._members[self._member_at[sample] : self._member_at[sample + 1]].tolist()
-        return files
+        return self._members[self._member_at[sample] : self._member_at[sample + 1]].tolist()
 
     def failure(self, entry: int, error: int, fault: int) -> OSError:
         """See `NativeSource.failure`."""

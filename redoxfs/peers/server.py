@@ -336,8 +336,7 @@ class Server:
 
     def _check_health(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = parse(health_pb2.HealthCheckRequest, data)
-        reply: bytes = self._health.Check(request, context).SerializeToString()
-        return reply
+        return self._health.Check(request, context).SerializeToString()
 
     def _check_name(self, node: int, context: grpc.ServicerContext) -> None:
         """Refuse a caller that is not the node that it claims to be, as far as the transport can tell."""

@@ -77,8 +77,7 @@ def distributed_orders(
         raise ValueError(f"world is {world}, not 1 or more")
     everyone = _permutation(_generator(seed + epoch), samples) if shuffle else np.arange(samples, dtype=np.int32)
     each = samples // world if drop_last else -(-samples // world)
-    dealt: Int32 = np.resize(everyone, each * world).reshape(each, world).T
-    return dealt
+    return np.resize(everyone, each * world).reshape(each, world).T
 
 
 def in_step(orders: Sequence[Int32]) -> Int32:
@@ -88,8 +87,7 @@ def in_step(orders: Sequence[Int32]) -> Int32:
     if not orders:
         return np.empty(0, np.int32)
     turn = np.concatenate([np.arange(len(order)) for order in orders])
-    together: Int32 = np.concatenate(orders)[np.argsort(turn, kind="stable")]
-    return together
+    return np.concatenate(orders)[np.argsort(turn, kind="stable")]
 
 
 def _generator(seed: int) -> np.random.RandomState:

@@ -54,8 +54,7 @@ class _Serving(Protocol):
 
     def laps(self, samples: Numbers) -> Int32:
         """The lap, from 1, of the class or column of each of ``samples``."""
-        laps: Int32 = self.laps_of_units()[self.units[samples]]
-        return laps
+        return self.laps_of_units()[self.units[samples]]
 
     def lap_of(self, sample: int) -> int:
         """The lap, from 1, of the class or column of ``sample``. After its turn, that of the turn."""

@@ -178,8 +178,7 @@ class SlotPolicy(ServingPolicy):
 
     def residents_at(self, columns: Int64) -> Int32:
         """The sample in the slot of each of ``columns``, -1 where there is none."""
-        held: Int32 = self._resident.reshape(-1)[columns]
-        return held
+        return self._resident.reshape(-1)[columns]
 
     def lap_of(self, sample: int) -> int:
         return self._lap_of_column[self._column_of[sample]]
@@ -217,8 +216,7 @@ class SlotPolicy(ServingPolicy):
     def _fresh(self, vc: int, slot: int) -> Flags:
         """bool[PCS size]: which chunks of the VC have a sample in ``slot`` that this lap has not loaded."""
         chunks = slice(self._vc_start[vc], self._vc_start[vc + 1])
-        fresh: Flags = self._exists[chunks, slot] & ~self._loaded[self._cells[chunks, slot]]
-        return fresh
+        return self._exists[chunks, slot] & ~self._loaded[self._cells[chunks, slot]]
 
     def _begin_lap(self, vc: int, slot: int) -> Flags:
         """Begin a new lap of the asked column, and of all columns of the VC that have finished theirs.
@@ -238,8 +236,7 @@ class SlotPolicy(ServingPolicy):
         """bool[K]: which columns of the VC have samples, all of which are in ``had``, bool[S]."""
         chunks = slice(self._vc_start[vc], self._vc_start[vc + 1])
         cells, exists = self._cells[chunks], self._exists[chunks]
-        over: Flags = np.logical_and(exists.any(axis=0), (~exists | had[cells]).all(axis=0))
-        return over
+        return np.logical_and(exists.any(axis=0), (~exists | had[cells]).all(axis=0))
 
     def _find_replace_pc(self, vc: int, fresh: Flags) -> int:
         """Alg. 3: the chunk with the most useful refills among those that are ``fresh`` in the asked slot."""
@@ -250,8 +247,7 @@ class SlotPolicy(ServingPolicy):
 
     def _useful(self, vc: int, chunks: slice) -> Flags:
         """bool[chunks, K]: the cells whose sample a refill would keep."""
-        useful: Flags = (self._resident[vc] < 0) & self._exists[chunks] & ~self._loaded[self._cells[chunks]]
-        return useful
+        return (self._resident[vc] < 0) & self._exists[chunks] & ~self._loaded[self._cells[chunks]]
 
     def _refill(self, vc: int, chunk: int, wanted: int) -> Load:
         """Alg. 2, lines 8 to 16: fill the VC's empty slots from ``chunk``; ``wanted`` is read first."""

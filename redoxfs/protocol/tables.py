@@ -97,8 +97,7 @@ class StateReader:
         array = self.array(name, np.int64, -1, len(limits))
         if array.size and ((array < 0) | (array >= np.array(limits))).any():
             raise ValueError(f"the state has numbers out of range in {name}")
-        rows: list[list[int]] = array.tolist()
-        return rows
+        return array.tolist()
 
     def flags(self, name: str, count: int) -> Flags:
         """So many bits, as `numpy.packbits` wrote them."""

@@ -145,8 +145,7 @@ def _hypergeometric(sizes: Int, samples: int, batch: int) -> Floats:
     beside = _log_choose(samples - sizes, batch)[:, ::-1]
     logs = in_group + beside
     weights = np.exp(logs - logs.max(axis=1, keepdims=True))
-    chances: Floats = weights / weights.sum(axis=1, keepdims=True)
-    return chances
+    return weights / weights.sum(axis=1, keepdims=True)
 
 
 def _log_choose(of: Int, most: int) -> Floats:
@@ -162,5 +161,4 @@ def _binomial(count: int, chances: Floats) -> Floats:
     """float64[len(chances), count + 1]: the chance of n of ``count``."""
     n = np.arange(count + 1)
     p = np.clip(chances, 1e-300, 1 - 1e-16)[:, None]
-    found: Floats = np.exp(_log_choose(np.array([count]), count) + n * np.log(p) + (count - n) * np.log1p(-p))
-    return found
+    return np.exp(_log_choose(np.array([count]), count) + n * np.log(p) + (count - n) * np.log1p(-p))

@@ -73,5 +73,4 @@ def places_among_equals(labels: npt.NDArray[np.integer]) -> npt.NDArray[np.int64
     starts = np.ones_like(rows, np.bool_)
     starts[:, 1:] = rows[:, 1:] != rows[:, :-1]
     at = np.arange(rows.shape[1])
-    places: npt.NDArray[np.int64] = at - np.maximum.accumulate(np.where(starts, at, 0), axis=1)
-    return places
+    return at - np.maximum.accumulate(np.where(starts, at, 0), axis=1)

@@ -224,8 +224,7 @@ def do_all(settings: Sequence[Setting], arguments: argparse.Namespace) -> None:
 
 
 def run_of(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(paths_of(setting, seed, folder)[1].read_text())
-    return told
+    return json.loads(paths_of(setting, seed, folder)[1].read_text())
 
 
 def paired(values: Sequence[float], plain: Sequence[float]) -> dict[str, float | None]:

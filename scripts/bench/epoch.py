@@ -185,8 +185,7 @@ def within(stored: Storage, folder: Path, readers: int) -> Row:
     """Run this program as a child where the storage is slow. Returns the result of `read_all`; 0 readers: `sweep`."""
     command = [sys.executable, __file__, "--child", str(folder), str(readers)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, preexec_fn=stored.enter)
-    told: Row = json.loads(done.stdout)
-    return told
+    return json.loads(done.stdout)
 
 
 def measure(

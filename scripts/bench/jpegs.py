@@ -69,8 +69,7 @@ def make_images(folder: Path, count: int, classes: int, seed: int = 0) -> int:
     context = multiprocessing.get_context("fork")
     processes = len(os.sched_getaffinity(0))
     with context.Pool(processes, _begin, (folder, classes, seed)) as pool:
-        total: int = sum(pool.imap_unordered(_write, range(count), chunksize=64))
-        return total
+        return sum(pool.imap_unordered(_write, range(count), chunksize=64))
 
 
 _drawing: dict[str, Any] = {}
@@ -115,5 +114,4 @@ def numbers_in(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
     cell = pixels.shape[1] / BITS
     across = ((np.arange(BITS) + 0.5) * cell).astype(int)
     bits = pixels[:, int(cell / 2), across, 1] > 127
-    numbers: npt.NDArray[np.int64] = (bits.astype(np.int64) << np.arange(BITS)).sum(axis=1)
-    return numbers
+    return (bits.astype(np.int64) << np.arange(BITS)).sum(axis=1)

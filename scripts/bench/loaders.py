@@ -179,8 +179,7 @@ class Script:
     def go(self, patience_s: float) -> dict[str, Any]:
         self._tell("go")
         self._wait_for("done", patience_s)
-        told: dict[str, Any] = json.loads(self._result.read_text())
-        return told
+        return json.loads(self._result.read_text())
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin is not None

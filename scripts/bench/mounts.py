@@ -123,8 +123,7 @@ def stock_pyfuse3(source: Path, mountpoint: Path, *options: str) -> list[str]:
 
 def stats(mountpoint: Path) -> dict[str, Any]:
     """The counters of a redoxfs mount."""
-    told: dict[str, Any] = json.loads((mountpoint / ".redoxfs/stats.json").read_bytes())
-    return told
+    return json.loads((mountpoint / ".redoxfs/stats.json").read_bytes())
 
 
 def rss_bytes(pid: int) -> int:
@@ -158,8 +157,7 @@ def free_port() -> int:
     """A port of 127.0.0.1 that nobody listens at now."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
+        return taken.getsockname()[1]
 
 
 def machine() -> dict[str, str | int]:

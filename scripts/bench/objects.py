@@ -224,8 +224,7 @@ def shards_of(env: dict[str, str]) -> dict[str, int]:
         "print(json.dumps({entry['path']: entry['size'] for entry in found}))"
     )
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
-    found: dict[str, int] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 def requested(mountpoints: list[Path]) -> int:

@@ -105,8 +105,7 @@ def files_at(root: Path, files: int, classes: int, largest_bytes: int, *, groups
 
 def readers_of(arguments: argparse.Namespace) -> int:
     """Equally many at each node, as a sampler's order has it."""
-    readers: int = -(-arguments.readers // arguments.nodes) * arguments.nodes
-    return readers
+    return -(-arguments.readers // arguments.nodes) * arguments.nodes
 
 
 def measure(folder: Path, source: Path, case: Case, kills: int, seed: int, arguments: argparse.Namespace) -> Found:

@@ -104,8 +104,7 @@ class Scans:
             text=True,
             env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
         )
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        return json.loads(done.stdout)
 
     def beside_find(self, *, cold: bool) -> dict[str, Any]:
         if cold:

@@ -364,8 +364,7 @@ def recorded(value: dict[str, Any], work: Path) -> dict[str, Any]:
         name: each for name, each in value["stats"].items() if name not in ("open_seconds", "load_seconds")
     }
     text: str = json.dumps(made).replace(os.fspath(work), "/situation")
-    parsed: dict[str, Any] = json.loads(text)
-    return parsed
+    return json.loads(text)
 
 
 @contextmanager

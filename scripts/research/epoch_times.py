@@ -240,8 +240,7 @@ class Redoxfs:
                     turn = delivered[turn.ticket]
             if turn.loads:
                 load(node, turn.loads, now)
-            ready: float = max(now, there[turn.sample])
-            return ready
+            return max(now, there[turn.sample])
 
         if isinstance(self._driver, SlotCluster):
             self._driver.follow(dealt)

@@ -38,8 +38,7 @@ class Take(NamedTuple):
         *others, anyway, holds = numbers
         if len(numbers) != len(cls._fields) or not {anyway, holds} <= {0, 1}:
             raise ValueError("too few or too many numbers, or a flag that is none")
-        message: Take = cls._make([*others, anyway == 1, holds == 1])
-        return message
+        return cls._make([*others, anyway == 1, holds == 1])
 
 
 class Given(NamedTuple):

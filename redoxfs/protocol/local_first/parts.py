@@ -28,13 +28,11 @@ class NodeParts:
 
     def members(self, cls: int) -> Int32:
         """The samples of a class, of all nodes. A view."""
-        members: Int32 = self._in_order[self._begun[cls] : self._begun[cls + 1]]
-        return members
+        return self._in_order[self._begun[cls] : self._begun[cls + 1]]
 
     def own(self, node: int) -> Int32:
         """int32[C]: how many samples of each class are a node's own. A copy."""
-        own: Int32 = self._of_node_array[node].copy()
-        return own
+        return self._of_node_array[node].copy()
 
     def own_in(self, node: int, cls: int) -> int:
         """How many samples of a class are a node's own."""
@@ -51,5 +49,4 @@ class NodeParts:
 
     def is_own(self, node: int) -> Flags:
         """bool[S]: the samples that are a node's own."""
-        own: Flags = self._part_array == node
-        return own
+        return self._part_array == node

@@ -77,8 +77,7 @@ class Log:
     def entries(self, most: int = MOST_OPENS) -> Int32:
         """int32[n, 3]: the first entries, in order."""
         numbers = np.arange(self.head, min(self.tail, self.head + most))
-        entries: Int32 = self.left.take(numbers, axis=0, mode="wrap")
-        return entries
+        return self.left.take(numbers, axis=0, mode="wrap")
 
     def begin(self, since: int) -> Int32:
         """The run begins after open ``since``. Returns the entries that are not of it any more."""
@@ -219,8 +218,7 @@ class HomePasses:
     def _is_valid(self, entries: Int32) -> Flags:
         """Which entries are the last ones of samples that are held back."""
         samples = entries[:, 0]
-        valid: Flags = (self.left_array[samples] == entries[:, 2]) & self.held_array[samples]
-        return valid
+        return (self.left_array[samples] == entries[:, 2]) & self.held_array[samples]
 
     def move(self, tree: HomePass, node: int, since: int) -> Int32:
         """The run of a node begins after its open ``since``. What left before is not held back any more.

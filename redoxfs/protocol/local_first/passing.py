@@ -341,8 +341,7 @@ class Passing(Laps):
         is_begun = (np.asarray(self._left) != self._parts.own(self._node)) | (np.asarray(self._came) == self._lap_array)
         for done in (self._done, *(news for peer in self._peers.values() for news in (peer.done, peer.before))):
             is_begun |= np.asarray(done) > 0
-        begun: Int32 = np.where(is_begun, self._lap_array, self._lap_array - 1)
-        return begun
+        return np.where(is_begun, self._lap_array, self._lap_array - 1)
 
     def rejoin(self, begun: Int32) -> None:
         """Replace a process of which others may have had samples. Call it before anything else.

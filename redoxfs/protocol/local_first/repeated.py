@@ -52,8 +52,7 @@ class RepeatedPool(ChosenBefore):
         self._laps[cls] = lap
 
     def are_left(self, cls: int, members: Numbers) -> Flags:  # noqa: ARG002
-        are_left: Flags = self._had_array[members] == 0
-        return are_left
+        return self._had_array[members] == 0
 
     def leave_out(self, sample: int) -> bool:
         self._had[sample] = 1

@@ -217,10 +217,9 @@ class PoolPolicy(Loads, ServingPolicy):
 
     def are_left(self, cls: int, members: Numbers) -> Flags:
         """bool[n]: which of some samples of a class are in its lap, had no turn in it, and are not reserved."""
-        is_left: Flags = (self._queues.had_array[members] == NOT_YET) & (
+        return (self._queues.had_array[members] == NOT_YET) & (
             self._queues.at_array[members] >= self._queues.served[cls]
         )
-        return is_left
 
     def leave_out(self, sample: int) -> bool:
         """The lap goes on without a sample that is left. Returns whether it was in memory; it is not any more."""

@@ -91,8 +91,7 @@ class Queues:
 
     def is_member(self) -> Flags:
         """bool[S]: the samples that are in any section."""
-        is_member: Flags = self.at_array != NOWHERE
-        return is_member
+        return self.at_array != NOWHERE
 
     def sizes(self) -> Int32:
         """int32[C]: how many samples each class has in its sections."""
@@ -132,8 +131,7 @@ class Queues:
     def all_loaded(self) -> Flags:
         """bool[C]: `is_all_loaded`, of those that have any samples."""
         begun = self._begun_array
-        of_all: Flags = (self.loaded_array == begun[1:]) & (begun[:-1] < begun[1:])
-        return of_all
+        return (self.loaded_array == begun[1:]) & (begun[:-1] < begun[1:])
 
     def fresh(self, cls: int) -> Int32:
         """The fresh samples of a class; a view."""

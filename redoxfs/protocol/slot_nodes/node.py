@@ -290,5 +290,4 @@ class SlotNode(SharedServingPolicy):
 
 def homes_by_vc(columns: Int64, chunk_size: int, nodes: int) -> Int8:
     """int8[S]: the home of each sample where VCs are dealt to the nodes in turn."""
-    homes: Int8 = (columns // chunk_size % nodes).astype(np.int8)
-    return homes
+    return (columns // chunk_size % nodes).astype(np.int8)

@@ -74,8 +74,7 @@ class Job:
 def numbers_of(batch: Any, decode: bool) -> list[int]:
     """Which images a batch has."""
     numbers = numbers_in(np.asarray(batch)) if decode else np.asarray(batch)
-    told: list[int] = numbers.tolist()
-    return told
+    return numbers.tolist()
 
 
 def run(module: Any, job: Job, epochs: int, seconds: float | None) -> dict[str, Any]:

@@ -83,8 +83,7 @@ def in_step(by_node: Sequence[Int32]) -> tuple[Int32, Int8]:
 
 def side_by_side(setting: Setting, together: int | None = None) -> Int32:
     """int32[files]: the chunk of each sample where ``together`` consecutive samples share one."""
-    chunks: Int32 = np.arange(setting.files, dtype=np.int32) // (together or setting.chunk_size)
-    return chunks
+    return np.arange(setting.files, dtype=np.int32) // (together or setting.chunk_size)
 
 
 def are_remote(holders: Int8, node: Int8) -> int:

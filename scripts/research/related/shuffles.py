@@ -267,8 +267,7 @@ def shuffled_py1e(part: list[Block], block: int, random: np.random.Generator) ->
         back, forth = min(reach, at), min(reach, total - at - length)
         places[at : at + length] += random.uniform(-back, forth, length)
         at += length
-    moved: Int32 = samples[np.argsort(places, kind="stable")]
-    return moved
+    return samples[np.argsort(places, kind="stable")]
 
 
 def shuffled_py1br(part: list[Block], block: int, random: np.random.Generator) -> Int32:
