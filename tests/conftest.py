@@ -22,6 +22,7 @@ import trio
 from hypothesis import HealthCheck, settings
 from machine import Machine
 from patience import PATIENCE_S
+from trio.testing import MockClock
 
 # Before the import, so that a failed assertion of StoreTests shows its values.
 pytest.register_assert_rewrite("redoxfs.testing")
@@ -122,10 +123,10 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
-    """A test that is a coroutine gets an event loop of its own."""
+    """A test that is a coroutine gets an event loop of its own, with the fixture `clock` if it asks for that."""
     test = pyfuncitem.obj
     if inspect.iscoroutinefunction(test):
-        pyfuncitem.obj = lambda **fixtures: trio.run(partial(test, **fixtures))
+        pyfuncitem.obj = lambda **fixtures: trio.run(partial(test, **fixtures), clock=fixtures.get("clock"))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -244,6 +245,12 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield machine
     finally:
         machine.clear()
+
+
+@pytest.fixture
+def clock() -> MockClock:
+    """The clock of the test's event loop. It stands still until the test moves it, or gives it a rate."""
+    return MockClock()
 
 
 @pytest.fixture

@@ -395,7 +395,9 @@ def a_node() -> Any:
     return Turning(given=0, _decided_alone=0, plan=plan, opens_of_files=[])
 
 
-def test_a_recorder_looks_for_progress_each_second_also_when_points_are_rare(tmp_path: Path) -> None:
+async def test_a_recorder_looks_for_progress_each_second_also_when_points_are_rare(
+    tmp_path: Path, clock: MockClock
+) -> None:
     catalog = catalog_of(tmp_path)
     looks: list[float] = []
 
@@ -405,14 +407,12 @@ def test_a_recorder_looks_for_progress_each_second_also_when_points_are_rare(tmp
 
     recorder = Recorder(a_node(), catalog, noted)
 
-    async def main() -> None:
-        recorder.start()
-        recorder._history.interval_s = 64.0
-        with trio.move_on_after(64.5):
-            await recorder.run()
-        assert len(recorder._history) == 2
-
-    trio.run(main, clock=MockClock(autojump_threshold=0))
+    clock.autojump_threshold = 0
+    recorder.start()
+    recorder._history.interval_s = 64.0
+    with trio.move_on_after(64.5):
+        await recorder.run()
+    assert len(recorder._history) == 2
     assert max(np.diff(looks)) == pytest.approx(1.0)
 
 

@@ -338,34 +338,32 @@ async def test_a_failed_read_is_retried_at_its_turn(source: tuple[Catalog, int])
         assert node.counters.samples_reread > 0
 
 
-def test_an_open_that_waits_too_long_fails_at_its_deadline(source: tuple[Catalog, int]) -> None:
-    async def main() -> None:
-        store = HeldStore()
-        store.gate.clear()
-        async with running(source, store, timeout_s=TIMEOUT_S) as node, trio.open_nursery() as nursery:
-            failed = trio.Event()
-
-            async def opened_in_vain() -> None:
-                with pytest.raises(trio.TooSlowError):
-                    await opened_by(node, entries(source)[0], 100)
-                failed.set()
-
-            nursery.start_soon(opened_in_vain)
-            await trio.testing.wait_all_tasks_blocked()
-            clock.jump(TIMEOUT_S - 1)
-            await trio.testing.wait_all_tasks_blocked()
-            assert not failed.is_set()
-            clock.jump(1)
-            await trio.testing.wait_all_tasks_blocked()
-            assert failed.is_set()
-            assert node.stats()["bound"] == node.stats()["open_files"] == 0
-            store.gate.set()
-            assert await whole(node, entries(source)[0], 100) in range(PER_CLASS * CLASSES)
-            assert node.counters.errors == 1
-
+async def test_an_open_that_waits_too_long_fails_at_its_deadline(
+    source: tuple[Catalog, int], clock: trio.testing.MockClock
+) -> None:
     # Its time stands still, so the second open has all the time that it takes.
-    clock = trio.testing.MockClock()
-    trio.run(main, clock=clock)
+    store = HeldStore()
+    store.gate.clear()
+    async with running(source, store, timeout_s=TIMEOUT_S) as node, trio.open_nursery() as nursery:
+        failed = trio.Event()
+
+        async def opened_in_vain() -> None:
+            with pytest.raises(trio.TooSlowError):
+                await opened_by(node, entries(source)[0], 100)
+            failed.set()
+
+        nursery.start_soon(opened_in_vain)
+        await trio.testing.wait_all_tasks_blocked()
+        clock.jump(TIMEOUT_S - 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not failed.is_set()
+        clock.jump(1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert failed.is_set()
+        assert node.stats()["bound"] == node.stats()["open_files"] == 0
+        store.gate.set()
+        assert await whole(node, entries(source)[0], 100) in range(PER_CLASS * CLASSES)
+        assert node.counters.errors == 1
 
 
 async def test_open_files_past_their_share_are_read_by_position(source: tuple[Catalog, int]) -> None:

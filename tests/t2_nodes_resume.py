@@ -39,12 +39,6 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
         yield dataset
 
 
-@pytest.fixture
-def clock() -> trio.testing.MockClock:
-    """The time of day, until a test moves it on."""
-    return trio.testing.MockClock(rate=1.0)
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_nodes_that_end_lose_nothing(tmp_path: Path, dataset: Dataset, policy: str) -> None:
     async with job_at(tmp_path, dataset, policy) as job:
@@ -153,40 +147,34 @@ async def test_nodes_that_loaded_different_states_refuse_each_other(
         assert (await job.read(lives, ALL[27:])).total() == SAMPLES - 27
 
 
-def test_a_save_needs_all_nodes_and_a_restarted_one_resumes_nothing(
+async def test_a_save_needs_all_nodes_and_a_restarted_one_resumes_nothing(
     tmp_path: Path, dataset: Dataset, clock: trio.testing.MockClock
 ) -> None:
-    async def main() -> None:
-        async with job_at(tmp_path, dataset, patience_s=math.inf) as job:
-            lives = await job.started(2)
-            await job.read(lives, ALL[:27])
-            lives[1].write()
-            await lives[1].kill()
+    clock.rate = 1.0
+    async with job_at(tmp_path, dataset, patience_s=math.inf) as job:
+        lives = await job.started(2)
+        await job.read(lives, ALL[:27])
+        lives[1].write()
+        await lives[1].kill()
 
-            async def pass_time() -> None:
-                while True:
-                    clock.jump(PEER_TIMEOUT_S)
-                    await trio.sleep(0.01)
+        async def pass_time() -> None:
+            while True:
+                clock.jump(PEER_TIMEOUT_S)
+                await trio.sleep(0.01)
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(pass_time)
-                with pytest.raises(
-                    ValueError, match=f"no answer from {job.addresses[1]}, which served samples as well"
-                ):
-                    await job.save(lives[0], "saved")
-                nursery.cancel_scope.cancel()
-            assert not (tmp_path / "saved").exists()
-            lives[1] = await job.start(1, ranks=range(2), resumes=True)
-            await lives[1].up()
-            assert lives[1].said == [
-                "the other nodes continued without this node, so it joins them and resumes nothing"
-            ]
-            assert lives[1].node.given == 0
-            await all_ready(lives)
-            await job.save(lives[0], "saved")
-            assert (await job.read(lives, ALL)).total() == SAMPLES
-
-    trio.run(main, clock=clock)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pass_time)
+            with pytest.raises(ValueError, match=f"no answer from {job.addresses[1]}, which served samples as well"):
+                await job.save(lives[0], "saved")
+            nursery.cancel_scope.cancel()
+        assert not (tmp_path / "saved").exists()
+        lives[1] = await job.start(1, ranks=range(2), resumes=True)
+        await lives[1].up()
+        assert lives[1].said == ["the other nodes continued without this node, so it joins them and resumes nothing"]
+        assert lives[1].node.given == 0
+        await all_ready(lives)
+        await job.save(lives[0], "saved")
+        assert (await job.read(lives, ALL)).total() == SAMPLES
 
 
 async def test_a_node_without_a_file_is_named_and_its_samples_come_again(tmp_path: Path, dataset: Dataset) -> None:

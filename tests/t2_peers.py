@@ -313,13 +313,8 @@ async def running(view: View, node: int, host: FakeService, **options: Any) -> A
         peers.close()
 
 
-def moved_clock() -> trio.testing.MockClock:
-    """The time of day, until a test moves it on. The deadlines of gRPC are not moved."""
-    return trio.testing.MockClock(rate=1.0)
-
-
 async def jump_once(clock: trio.testing.MockClock, happened: Callable[[], object], seconds: float) -> None:
-    """Let ``seconds`` pass once something has happened."""
+    """Let ``seconds`` pass once something has happened. The deadlines of gRPC are not moved."""
     await until_in_trio(happened)
     clock.jump(seconds)
 
@@ -566,34 +561,30 @@ async def test_dropped_bytes_of_an_answer_are_requested_again() -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_node_that_is_lost_within_an_answer_leaves_no_bytes(lost: int) -> None:
+async def test_a_node_that_is_lost_within_an_answer_leaves_no_bytes(lost: int, clock: trio.testing.MockClock) -> None:
     """Neither what had come of the answer to the requester, nor what the home has read for it."""
-
-    async def main() -> None:
-        home = FakeService({n: (file(bytes(2 * PART_BYTES)),) for n in range(2)})
-        requester = FakeService()
-        nothing = Losing("Part", lambda: True, before=True)
-        async with pair(home, requester, transport=Lossy(nothing)) as nodes:
-            nodes[1].send(take(0, 1))
-            await requester.until(lambda: len(requester.answers) == 1)
-            home.gate = trio.Event()
-            nodes[1].send(take(1, 1))
-            await until_in_trio(lambda: home.handled == [0, 1])
-            assert len(home.unreleased) == 1
-            nodes[lost].close()
-            left = (requester, home)[lost]
-            (client,) = nodes[1 - lost]._clients.values()
-            await jump_once(clock, lambda: client._is_unreached, SILENCE_S)
-            await left.until(lambda: left.silences == [lost])
-            if left is home:
-                # One that is read later is let go as well.
-                home.gate.set()
-                await until_in_trio(lambda: not home.busy.total() and not home.unreleased)
-            else:
-                await until_in_trio(lambda: [each.message.number for each in client._incoming] == [1])
-
-    clock = moved_clock()
-    trio.run(main, clock=clock)
+    clock.rate = 1.0
+    home = FakeService({n: (file(bytes(2 * PART_BYTES)),) for n in range(2)})
+    requester = FakeService()
+    nothing = Losing("Part", lambda: True, before=True)
+    async with pair(home, requester, transport=Lossy(nothing)) as nodes:
+        nodes[1].send(take(0, 1))
+        await requester.until(lambda: len(requester.answers) == 1)
+        home.gate = trio.Event()
+        nodes[1].send(take(1, 1))
+        await until_in_trio(lambda: home.handled == [0, 1])
+        assert len(home.unreleased) == 1
+        nodes[lost].close()
+        left = (requester, home)[lost]
+        (client,) = nodes[1 - lost]._clients.values()
+        await jump_once(clock, lambda: client._is_unreached, SILENCE_S)
+        await left.until(lambda: left.silences == [lost])
+        if left is home:
+            # One that is read later is let go as well.
+            home.gate.set()
+            await until_in_trio(lambda: not home.busy.total() and not home.unreleased)
+        else:
+            await until_in_trio(lambda: [each.message.number for each in client._incoming] == [1])
 
 
 async def test_a_later_message_keeps_bytes_not_yet_fetched() -> None:
@@ -639,7 +630,7 @@ async def test_a_message_sent_while_an_answer_is_taken_in_keeps_its_bytes() -> N
         assert home.handled == [0, 1]
 
 
-def test_messages_are_asked_again_if_none_is_answered_for_too_long() -> None:
+async def test_messages_are_asked_again_if_none_is_answered_for_too_long(clock: trio.testing.MockClock) -> None:
     class Deaf(grpc.ServerInterceptor):
         calls = 0
 
@@ -651,17 +642,14 @@ def test_messages_are_asked_again_if_none_is_answered_for_too_long() -> None:
                 return continuation(details)
             return grpc.stream_stream_rpc_method_handler(lambda requests, _context: (b"" for r in requests if not r))
 
-    async def main() -> None:
-        home, requester = FakeService({0: (file(b"0"),)}), FakeService()
-        deaf = Deaf()
-        async with pair(home, requester, transport=Lossy(deaf)) as (_, asking):
-            asking.send(take(0, 1))
-            await jump_once(clock, lambda: deaf.calls, CALL_S + 1)
-            await requester.until(lambda: 0 in requester.got)
-            assert (deaf.calls, asking.stats()["retries"]) == (2, 1)
-
-    clock = moved_clock()
-    trio.run(main, clock=clock)
+    clock.rate = 1.0
+    home, requester = FakeService({0: (file(b"0"),)}), FakeService()
+    deaf = Deaf()
+    async with pair(home, requester, transport=Lossy(deaf)) as (_, asking):
+        asking.send(take(0, 1))
+        await jump_once(clock, lambda: deaf.calls, CALL_S + 1)
+        await requester.until(lambda: 0 in requester.got)
+        assert (deaf.calls, asking.stats()["retries"]) == (2, 1)
 
 
 async def test_a_repeated_message_waits_for_the_same_answer() -> None:
@@ -804,30 +792,27 @@ async def test_an_acknowledged_message_is_not_retried_for_ever() -> None:
         assert (home.handled, requester.answers, client.counts.retries) == ([0], [], 0)
 
 
-def test_a_restarted_node_is_detected_and_served() -> None:
-    async def main() -> None:
-        home, requester = FakeService({0: (file(b"zero"),)}), FakeService()
-        view = View(1, addresses(2))
-        async with running(view, 1, requester) as asking:
-            async with running(view, 0, home) as at_home:
-                await join_all(at_home, asking)
-                asking.follow(2, np.array([4, 0, 9]))
-                await home.until(lambda: home.traces == [(1, 2, [4, 0, 9])])
-            asking.send(take(0, 1))
-            await jump_once(clock, lambda: asking._clients[0]._is_unreached, SILENCE_S)
-            await until_in_trio(lambda: asking.stats()["peers"][view.addresses[0]]["state"] == "unreachable")
-            again = FakeService(home.shelf)
-            # It does not join: the requester finds out by itself.
-            async with running(view, 0, again):
-                await requester.until(lambda: 0 in requester.got)
-                assert told(requester.got[0]) == told(home.shelf[0])
-                await again.until(lambda: again.traces == [(1, 2, [4, 0, 9])])
-                assert requester.restarts == [0]
-                assert asking.stats()["peers"][view.addresses[0]]["state"] == "ready"
-                assert asking.stats()["retries"] > 0
-
-    clock = moved_clock()
-    trio.run(main, clock=clock)
+async def test_a_restarted_node_is_detected_and_served(clock: trio.testing.MockClock) -> None:
+    clock.rate = 1.0
+    home, requester = FakeService({0: (file(b"zero"),)}), FakeService()
+    view = View(1, addresses(2))
+    async with running(view, 1, requester) as asking:
+        async with running(view, 0, home) as at_home:
+            await join_all(at_home, asking)
+            asking.follow(2, np.array([4, 0, 9]))
+            await home.until(lambda: home.traces == [(1, 2, [4, 0, 9])])
+        asking.send(take(0, 1))
+        await jump_once(clock, lambda: asking._clients[0]._is_unreached, SILENCE_S)
+        await until_in_trio(lambda: asking.stats()["peers"][view.addresses[0]]["state"] == "unreachable")
+        again = FakeService(home.shelf)
+        # It does not join: the requester finds out by itself.
+        async with running(view, 0, again):
+            await requester.until(lambda: 0 in requester.got)
+            assert told(requester.got[0]) == told(home.shelf[0])
+            await again.until(lambda: again.traces == [(1, 2, [4, 0, 9])])
+            assert requester.restarts == [0]
+            assert asking.stats()["peers"][view.addresses[0]]["state"] == "ready"
+            assert asking.stats()["retries"] > 0
 
 
 async def test_another_answer_after_a_restart_fails_missing_samples() -> None:
@@ -993,29 +978,26 @@ async def test_calls_of_strangers_are_refused() -> None:
         assert not host.handled
 
 
-def test_a_join_timeout_names_the_missing_nodes() -> None:
-    async def main() -> None:
-        view = View(1, addresses(3))
-        reports: list[list[str]] = []
-        async with (
-            running(view, 0, FakeService()) as here,
-            running(view, 1, FakeService()),
-            trio.open_nursery() as nursery,
-        ):
+async def test_a_join_timeout_names_the_missing_nodes(clock: trio.testing.MockClock) -> None:
+    clock.rate = 1.0
+    view = View(1, addresses(3))
+    reports: list[list[str]] = []
+    async with (
+        running(view, 0, FakeService()) as here,
+        running(view, 1, FakeService()),
+        trio.open_nursery() as nursery,
+    ):
 
-            def only_one_is_missing() -> bool:
-                return reports[-1:] == [[view.addresses[2]]] and here._clients[2].reason == "connection refused"
+        def only_one_is_missing() -> bool:
+            return reports[-1:] == [[view.addresses[2]]] and here._clients[2].reason == "connection refused"
 
-            nursery.start_soon(jump_once, clock, only_one_is_missing, 20)
-            with pytest.raises(JoinTimeoutError) as error:
-                await here.join(lambda missing: reports.append(list(missing)), 20)
-            assert error.value.missing == view.addresses[2:]
-            assert str(error.value).startswith(f"no answer within 20 s from {view.addresses[2]} (connection refused)")
-        # A wait of REPORT_S or more is reported again.
-        assert [key for key, _ in itertools.groupby(reports)] == [list(view.addresses[1:]), list(view.addresses[2:])]
-
-    clock = moved_clock()
-    trio.run(main, clock=clock)
+        nursery.start_soon(jump_once, clock, only_one_is_missing, 20)
+        with pytest.raises(JoinTimeoutError) as error:
+            await here.join(lambda missing: reports.append(list(missing)), 20)
+        assert error.value.missing == view.addresses[2:]
+        assert str(error.value).startswith(f"no answer within 20 s from {view.addresses[2]} (connection refused)")
+    # A wait of REPORT_S or more is reported again.
+    assert [key for key, _ in itertools.groupby(reports)] == [list(view.addresses[1:]), list(view.addresses[2:])]
 
 
 async def test_each_change_is_reported_during_a_join() -> None:

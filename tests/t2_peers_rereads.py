@@ -23,7 +23,6 @@ from t2_peers import (
     file,
     join_all,
     jump_once,
-    moved_clock,
     pair,
     payload_of,
     replaced,
@@ -152,31 +151,28 @@ async def test_samples_that_are_read_again_leave_threads_for_a_hello() -> None:
         assert codes[grpc.StatusCode.OK] == MOST_REREADS
 
 
-def test_a_lost_peer_sends_nothing_and_nobody_waits_for_long() -> None:
-    async def main() -> None:
-        view = View(1, addresses(2))
-        home, requester = FakeService({0: (file(b"0"),)}), FakeService()
-        home.gate = trio.Event()
-        # Only the silence of the other ends a request: the deadline of a call is beyond that of the test.
-        async with running(view, 1, requester, timeout_s=10 * PATIENCE_S) as asking:
-            async with running(view, 0, home) as at_home, trio.open_nursery() as nursery:
-                await join_all(at_home, asking)
-                lines: list[str] = []
+async def test_a_lost_peer_sends_nothing_and_nobody_waits_for_long(clock: trio.testing.MockClock) -> None:
+    clock.rate = 1.0
+    view = View(1, addresses(2))
+    home, requester = FakeService({0: (file(b"0"),)}), FakeService()
+    home.gate = trio.Event()
+    # Only the silence of the other ends a request: the deadline of a call is beyond that of the test.
+    async with running(view, 1, requester, timeout_s=10 * PATIENCE_S) as asking:
+        async with running(view, 0, home) as at_home, trio.open_nursery() as nursery:
+            await join_all(at_home, asking)
+            lines: list[str] = []
 
-                async def reread() -> None:
-                    lines.extend(await lines_of(asking, [0]))
+            async def reread() -> None:
+                lines.extend(await lines_of(asking, [0]))
 
-                nursery.start_soon(reread)
-                await until_in_trio(lambda: home.reread_samples)
-                at_home.close()
-                await jump_once(clock, lambda: asking._clients[0]._is_unreached, SILENCE_S)
-                await requester.until(lambda: requester.silences == [0])
-            lines += await lines_of(asking, [0])
-            assert len(lines) == 2
-            assert all(line.startswith(f"{view.addresses[0]} does not send a sample again: ") for line in lines)
-
-    clock = moved_clock()
-    trio.run(main, clock=clock)
+            nursery.start_soon(reread)
+            await until_in_trio(lambda: home.reread_samples)
+            at_home.close()
+            await jump_once(clock, lambda: asking._clients[0]._is_unreached, SILENCE_S)
+            await requester.until(lambda: requester.silences == [0])
+        lines += await lines_of(asking, [0])
+        assert len(lines) == 2
+        assert all(line.startswith(f"{view.addresses[0]} does not send a sample again: ") for line in lines)
 
 
 async def test_another_process_of_the_peer_sends_what_was_asked_for() -> None:

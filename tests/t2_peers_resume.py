@@ -17,7 +17,6 @@ from t2_peers import (
     first,
     join_all,
     jump_once,
-    moved_clock,
     quiet,
     running,
     take,
@@ -134,44 +133,38 @@ async def test_an_unusable_file_fails_the_start_in_one_line() -> None:
             await here.join(quiet, PATIENCE_S)
 
 
-def test_a_too_long_file_is_not_fetched(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        view = View(1, addresses(2))
-        host = keeping(bytes(LONGEST_BYTES + 1))
-        async with (
-            running(view, 0, keeping(b"0"), timeout_s=20.0, **RESUMES) as here,
-            running(view, 1, host, **RESUMES) as there,
-            trio.open_nursery() as nursery,
-        ):
-            nursery.start_soon(there.join, quiet, PATIENCE_S)
-            nursery.start_soon(jump_once, clock, lambda: "malformed reply to Turns" in caplog.text, 20)
-            with pytest.raises(JoinTimeoutError, match="no answer within"):
-                await here.join(quiet, 20)
-            assert here.stats()["bytes_in"] == 0
-            nursery.cancel_scope.cancel()
-
-    clock = moved_clock()
-    trio.run(main, clock=clock)
+async def test_a_too_long_file_is_not_fetched(caplog: pytest.LogCaptureFixture, clock: trio.testing.MockClock) -> None:
+    clock.rate = 1.0
+    view = View(1, addresses(2))
+    host = keeping(bytes(LONGEST_BYTES + 1))
+    async with (
+        running(view, 0, keeping(b"0"), timeout_s=20.0, **RESUMES) as here,
+        running(view, 1, host, **RESUMES) as there,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(there.join, quiet, PATIENCE_S)
+        nursery.start_soon(jump_once, clock, lambda: "malformed reply to Turns" in caplog.text, 20)
+        with pytest.raises(JoinTimeoutError, match="no answer within"):
+            await here.join(quiet, 20)
+        assert here.stats()["bytes_in"] == 0
+        nursery.cancel_scope.cancel()
     assert f"malformed reply to Turns: {PART_BYTES} bytes of {LONGEST_BYTES + 1} from 0" in caplog.text
 
 
-def test_a_peer_that_does_not_send_its_turns_is_named() -> None:
-    async def main() -> None:
-        view = View(1, addresses(2))
-        losing = Losing("Turns", lambda: True, before=True)
-        async with (
-            running(view, 0, keeping(b"0"), timeout_s=20.0) as here,
-            running(view, 1, keeping(b"1"), transport=Lossy(losing)) as there,
-            trio.open_nursery() as nursery,
-        ):
-            await join_all(here, there)
-            nursery.start_soon(jump_once, clock, lambda: losing.lost, 20)
-            with pytest.raises(TimeoutError) as error:
-                await here.turns()
-            assert error.value.args[0] == [view.addresses[1]]
-
-    clock = moved_clock()
-    trio.run(main, clock=clock)
+async def test_a_peer_that_does_not_send_its_turns_is_named(clock: trio.testing.MockClock) -> None:
+    clock.rate = 1.0
+    view = View(1, addresses(2))
+    losing = Losing("Turns", lambda: True, before=True)
+    async with (
+        running(view, 0, keeping(b"0"), timeout_s=20.0) as here,
+        running(view, 1, keeping(b"1"), transport=Lossy(losing)) as there,
+        trio.open_nursery() as nursery,
+    ):
+        await join_all(here, there)
+        nursery.start_soon(jump_once, clock, lambda: losing.lost, 20)
+        with pytest.raises(TimeoutError) as error:
+            await here.turns()
+        assert error.value.args[0] == [view.addresses[1]]
 
 
 async def test_a_part_of_no_current_file_is_empty() -> None:
@@ -262,25 +255,21 @@ async def test_a_refused_node_is_accepted_with_the_same_state() -> None:
             nursery.cancel_scope.cancel()
 
 
-def test_nodes_that_have_begun_from_different_states_refuse_each_other() -> None:
+async def test_nodes_that_have_begun_from_different_states_refuse_each_other(clock: trio.testing.MockClock) -> None:
     """The first began alone, as the other was not there."""
-
-    async def main() -> None:
-        view = View(2, addresses(2))
-        async with running(view, 0, keeping(b"0"), renews=True, start_point="the state ab") as here:
+    clock.rate = 1.0
+    view = View(2, addresses(2))
+    async with running(view, 0, keeping(b"0"), renews=True, start_point="the state ab") as here:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(here.join, quiet, PATIENCE_S)
+            await jump_once(clock, lambda: here._clients[1]._is_unreached, SILENCE_S)
+        assert here._joined
+        async with running(view, 1, keeping(b"1"), renews=True, start_point="the state cd") as other:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(here.join, quiet, PATIENCE_S)
-                await jump_once(clock, lambda: here._clients[1]._is_unreached, SILENCE_S)
-            assert here._joined
-            async with running(view, 1, keeping(b"1"), renews=True, start_point="the state cd") as other:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(other.join, quiet, PATIENCE_S)
-                    await until_in_trio(lambda: here._clients[1].state == other._clients[0].state == "refused")
-                    nursery.cancel_scope.cancel()
-                assert not other._joined
-
-    clock = moved_clock()
-    trio.run(main, clock=clock)
+                nursery.start_soon(other.join, quiet, PATIENCE_S)
+                await until_in_trio(lambda: here._clients[1].state == other._clients[0].state == "refused")
+                nursery.cancel_scope.cancel()
+            assert not other._joined
 
 
 async def test_new_nodes_take_the_greatest_lap_lineage() -> None:

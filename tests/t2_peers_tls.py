@@ -22,7 +22,6 @@ from t2_peers import (
     file,
     join_all,
     jump_once,
-    moved_clock,
     quiet,
     replaced,
     running,
@@ -112,8 +111,8 @@ async def test_names_are_resolved_and_checked_against_the_list(ca: Authority) ->
     ],
 )
 @pytest.mark.slow
-def test_a_node_without_a_valid_certificate_is_named(
-    ca: Authority, other_ca: Authority, here: Files, mine: str, theirs: str, words: str
+async def test_a_node_without_a_valid_certificate_is_named(
+    ca: Authority, other_ca: Authority, here: Files, mine: str, theirs: str, words: str, clock: trio.testing.MockClock
 ) -> None:
     view = View(1, addresses(2))
     kinds: dict[str, Callable[[], Transport]] = {
@@ -123,20 +122,17 @@ def test_a_node_without_a_valid_certificate_is_named(
         "elsewhere": lambda: tls(ca, ca.issue("elsewhere", ELSEWHERE), view),
     }
 
-    async def main() -> None:
-        home, requester = FakeService({0: (file(b"zero"),)}), FakeService()
-        transports = kinds[mine](), kinds[theirs]()
-        async with couple(view, home, requester, *transports) as nodes:
-            # The reason that a node of the first kind reports about one of the second.
-            error = await trio.to_thread.run_sync(call, transports[0], view.addresses[1])
-            assert words in reason_of(error.details())
-            async with trio.open_nursery() as nursery:
-                for node, peers in enumerate(nodes):
-                    nursery.start_soon(in_vain, peers, view.addresses[1 - node], clock)
-        assert not home.handled
-
-    clock = moved_clock()
-    trio.run(main, clock=clock)
+    clock.rate = 1.0
+    home, requester = FakeService({0: (file(b"zero"),)}), FakeService()
+    transports = kinds[mine](), kinds[theirs]()
+    async with couple(view, home, requester, *transports) as nodes:
+        # The reason that a node of the first kind reports about one of the second.
+        error = await trio.to_thread.run_sync(call, transports[0], view.addresses[1])
+        assert words in reason_of(error.details())
+        async with trio.open_nursery() as nursery:
+            for node, peers in enumerate(nodes):
+                nursery.start_soon(in_vain, peers, view.addresses[1 - node], clock)
+    assert not home.handled
 
 
 async def in_vain(peers: Peers, other: str, clock: trio.testing.MockClock) -> str:
@@ -205,16 +201,15 @@ def answered(transport: Transport, address: str, requests: dict[str, bytes]) -> 
         assert health_pb2.HealthCheckResponse.FromString(health(b"", timeout=CALL_S)).status
 
 
-def test_the_join_of_an_impersonator_names_the_peer(ca: Authority, here: Files) -> None:
-    async def main() -> None:
-        view = elsewhere(View(1, addresses(2)))
-        impostor = tls(ca, ca.issue("third", "IP:127.0.0.3"), view)
-        async with couple(view, FakeService(), FakeService(), tls(ca, here, view), impostor) as (_, posing):
-            said = await in_vain(posing, view.addresses[0], clock)
-            assert "the certificate that it presented is for 127.0.0.3" in said
-
-    clock = moved_clock()
-    trio.run(main, clock=clock)
+async def test_the_join_of_an_impersonator_names_the_peer(
+    ca: Authority, here: Files, clock: trio.testing.MockClock
+) -> None:
+    clock.rate = 1.0
+    view = elsewhere(View(1, addresses(2)))
+    impostor = tls(ca, ca.issue("third", "IP:127.0.0.3"), view)
+    async with couple(view, FakeService(), FakeService(), tls(ca, here, view), impostor) as (_, posing):
+        said = await in_vain(posing, view.addresses[0], clock)
+        assert "the certificate that it presented is for 127.0.0.3" in said
 
 
 # Names

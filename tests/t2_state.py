@@ -246,64 +246,58 @@ async def let_pass(clock: trio.testing.MockClock, seconds: int) -> None:
         await trio.testing.wait_all_tasks_blocked()
 
 
-def test_a_turn_is_in_the_file_within_a_second(tmp_path: Path) -> None:
+async def test_a_turn_is_in_the_file_within_a_second(tmp_path: Path, clock: trio.testing.MockClock) -> None:
     path = tmp_path / "state"
 
-    async def main() -> None:
-        node = pool()
-        writer = StateWriter(StateFile(path), lambda: ABOUT, SAMPLES, node)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(writer.run)
+    node = pool()
+    writer = StateWriter(StateFile(path), lambda: ABOUT, SAMPLES, node)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(writer.run)
+        await let_pass(clock, 10)
+        assert not path.exists(), "nothing has changed"
+        for turn in range(1, 30, 7):
+            while node.given < turn:
+                node.request(0)
+            await let_pass(clock, 1)
+            assert writer.stats()["turns_kept"] == turn
+            inode = path.stat().st_ino
+            state = decode(read_bytes(path))
+            assert state.turns.given == turn
+            assert state.turns.had.tolist() == node.turns().had.tolist()
             await let_pass(clock, 10)
-            assert not path.exists(), "nothing has changed"
-            for turn in range(1, 30, 7):
-                while node.given < turn:
-                    node.request(0)
-                await let_pass(clock, 1)
-                assert writer.stats()["turns_kept"] == turn
-                inode = path.stat().st_ino
-                state = decode(read_bytes(path))
-                assert state.turns.given == turn
-                assert state.turns.had.tolist() == node.turns().had.tolist()
-                await let_pass(clock, 10)
-                assert path.stat().st_ino == inode, "nothing has changed"
-            node.request(0)
-            nursery.cancel_scope.cancel()
-        writer.final()
-        assert decode(read_bytes(path)).turns.given == node.given
-        inode = path.stat().st_ino
-        writer.final()
-        assert path.stat().st_ino == inode
-
-    clock = trio.testing.MockClock()
-    trio.run(main, clock=clock)
+            assert path.stat().st_ino == inode, "nothing has changed"
+        node.request(0)
+        nursery.cancel_scope.cancel()
+    writer.final()
+    assert decode(read_bytes(path)).turns.given == node.given
+    inode = path.stat().st_ino
+    writer.final()
+    assert path.stat().st_ino == inode
 
 
-def test_a_full_disk_is_one_line_and_retried(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_full_disk_is_one_line_and_retried(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, clock: trio.testing.MockClock
+) -> None:
     caplog.set_level("INFO")
     path = tmp_path / "state"
 
-    async def main() -> None:
-        node = pool()
-        writer = StateWriter(StateFile(path), lambda: ABOUT, SAMPLES, node)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(writer.run)
+    node = pool()
+    writer = StateWriter(StateFile(path), lambda: ABOUT, SAMPLES, node)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(writer.run)
+        node.request(0)
+        await let_pass(clock, 1)
+        assert writer.stats()["turns_kept"] == 1
+        with no_file_longer_than(10):
             node.request(0)
-            await let_pass(clock, 1)
-            assert writer.stats()["turns_kept"] == 1
-            with no_file_longer_than(10):
-                node.request(0)
-                await let_pass(clock, 20)
-                writer.final()
-            assert decode(read_bytes(path)).turns.given == 1
-            assert writer.stats()["turns"] == 2
-            await let_pass(clock, 1)
-            assert writer.stats()["turns_kept"] == 2
-            nursery.cancel_scope.cancel()
-        assert os.listdir(tmp_path) == ["state"]
-
-    clock = trio.testing.MockClock()
-    trio.run(main, clock=clock)
+            await let_pass(clock, 20)
+            writer.final()
+        assert decode(read_bytes(path)).turns.given == 1
+        assert writer.stats()["turns"] == 2
+        await let_pass(clock, 1)
+        assert writer.stats()["turns_kept"] == 2
+        nursery.cancel_scope.cancel()
+    assert os.listdir(tmp_path) == ["state"]
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert "retrying every second: File too large" in caplog.text
 
@@ -374,44 +368,40 @@ async def test_a_save_to_a_disk_that_hangs_holds_up_no_other(tmp_path: Path, mon
     assert given_in("hangs") == 1, "the newer one comes last"
 
 
-def test_a_handed_over_file_is_written_once_more(tmp_path: Path) -> None:
+async def test_a_handed_over_file_is_written_once_more(tmp_path: Path, clock: trio.testing.MockClock) -> None:
     path = tmp_path / "state"
 
     def asked(path: Path, s: float = PATIENCE_S) -> bytes:
         return b"%d %s" % (time.monotonic_ns() + s * 1e9, os.fsencode(path))
 
-    async def main() -> None:
-        node = pool()
-        writer = StateWriter(StateFile(path), lambda: ABOUT, SAMPLES, node)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(writer.run)
-            node.request(0)
-            await writer.hand_over(asked(tmp_path / "another"))
-            assert not path.exists(), "the path is another file's"
-            await let_pass(clock, 1)
-            assert writer.stats()["turns_kept"] == 1
-            node.request(0)
-            await writer.hand_over(asked(path))
-            assert decode(read_bytes(path)).turns.given == 2
-            path.write_bytes(b"another's")
-            node.request(0)
-            await let_pass(clock, 10)
-            assert (writer.stats()["turns"], writer.stats()["turns_kept"]) == (3, 2)
-            await writer.begin_anew()
-            writer.final()
-            assert path.read_bytes() == b"another's"
-            await writer.hand_over(asked(path))
-            nursery.cancel_scope.cancel()
-        # After the deadline the file is left to the other mount without a write.
-        late = StateWriter(StateFile(path), lambda: ABOUT, SAMPLES, node)
+    node = pool()
+    writer = StateWriter(StateFile(path), lambda: ABOUT, SAMPLES, node)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(writer.run)
         node.request(0)
-        await late.hand_over(asked(path, -1))
+        await writer.hand_over(asked(tmp_path / "another"))
+        assert not path.exists(), "the path is another file's"
+        await let_pass(clock, 1)
+        assert writer.stats()["turns_kept"] == 1
         node.request(0)
-        late.final()
+        await writer.hand_over(asked(path))
+        assert decode(read_bytes(path)).turns.given == 2
+        path.write_bytes(b"another's")
+        node.request(0)
+        await let_pass(clock, 10)
+        assert (writer.stats()["turns"], writer.stats()["turns_kept"]) == (3, 2)
+        await writer.begin_anew()
+        writer.final()
         assert path.read_bytes() == b"another's"
-
-    clock = trio.testing.MockClock()
-    trio.run(main, clock=clock)
+        await writer.hand_over(asked(path))
+        nursery.cancel_scope.cancel()
+    # After the deadline the file is left to the other mount without a write.
+    late = StateWriter(StateFile(path), lambda: ABOUT, SAMPLES, node)
+    node.request(0)
+    await late.hand_over(asked(path, -1))
+    node.request(0)
+    late.final()
+    assert path.read_bytes() == b"another's"
 
 
 async def test_several_nodes_keep_their_own_and_save_all(tmp_path: Path) -> None:

@@ -337,26 +337,24 @@ def test_the_end_wakes_those_who_poll(is_followed: bool) -> None:
     assert it.session.woken == [9, 4]
 
 
-def test_lines_and_wakes_come_while_the_log_runs() -> None:
-    async def main() -> None:
-        it = Logged()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(it.log.run)
-            reader = it.open()
-            for number in range(3):
-                read = it.wait(reader)
-                it.done(number)
-                await trio.sleep(2 * PAUSE_S)
-                answer = it.session.told[read]
-                assert isinstance(answer, bytes)
-                assert inodes_in(answer) == [number]
-            it.log.poll(900, reader, 4)
-            it.done(7)
+async def test_lines_and_wakes_come_while_the_log_runs(clock: trio.testing.MockClock) -> None:
+    clock.autojump_threshold = 0
+    it = Logged()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(it.log.run)
+        reader = it.open()
+        for number in range(3):
+            read = it.wait(reader)
+            it.done(number)
             await trio.sleep(2 * PAUSE_S)
-            assert it.session.woken == [4]
-            nursery.cancel_scope.cancel()
-
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+            answer = it.session.told[read]
+            assert isinstance(answer, bytes)
+            assert inodes_in(answer) == [number]
+        it.log.poll(900, reader, 4)
+        it.done(7)
+        await trio.sleep(2 * PAUSE_S)
+        assert it.session.woken == [4]
+        nursery.cancel_scope.cancel()
 
 
 def fails_at_two(record: OpenRecord) -> Access:
@@ -446,17 +444,16 @@ def test_a_slow_open_is_one_warning_with_the_fields_of_a_line(caplog: pytest.Log
     assert record.__dict__["fields"] == fields
 
 
-def test_the_count_is_told_when_no_other_open_is_slow(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        clock = trio.current_time
-        slow = SlowOpens(access_of, clock_s=clock)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(slow.run)
-            for number in range(LINES + 3):
-                slow.tell((0, 12_000_000_000, number, 3, 7, Outcome.DEMAND, 0))
-            await trio.sleep(WINDOW_S + 1)
-            nursery.cancel_scope.cancel()
-
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+async def test_the_count_is_told_when_no_other_open_is_slow(
+    caplog: pytest.LogCaptureFixture, clock: trio.testing.MockClock
+) -> None:
+    clock.autojump_threshold = 0
+    slow = SlowOpens(access_of, clock_s=trio.current_time)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(slow.run)
+        for number in range(LINES + 3):
+            slow.tell((0, 12_000_000_000, number, 3, 7, Outcome.DEMAND, 0))
+        await trio.sleep(WINDOW_S + 1)
+        nursery.cancel_scope.cancel()
     assert events(caplog)[-1] == "more opens were slow"
     assert caplog.records[-1].__dict__["fields"] == {"count": 3}

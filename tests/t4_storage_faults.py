@@ -205,46 +205,44 @@ async def test_with_every_nth_read_slow_only_time_is_lost(catalog: Catalog, poli
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_with_every_nth_read_hanging_only_its_opens_time_out(catalog: Catalog, policy: str) -> None:
+async def test_with_every_nth_read_hanging_only_its_opens_time_out(
+    catalog: Catalog, policy: str, clock: trio.testing.MockClock
+) -> None:
     released = threading.Event()
 
     def hangs(read: Read) -> Sequence[Payload]:
         released.wait()
         return read.run()
 
-    async def main() -> None:
-        store = FaultyStore(HeldStore(catalog), hangs)
-        async with serving(catalog, store, policy) as node, trio.open_nursery() as nursery:
-            epochs = Epochs(catalog, node)
+    store = FaultyStore(HeldStore(catalog), hangs)
+    async with serving(catalog, store, policy) as node, trio.open_nursery() as nursery:
+        epochs = Epochs(catalog, node)
 
-            async def let_deadlines_pass() -> None:
-                """No deadline passes before all other reads have ended, however long they take."""
-                while True:
-                    await until_in_trio(lambda: released.is_set() or epochs.waits_only_for(store.hit), store.hit)
-                    if released.is_set():
-                        return
-                    clock.jump(TIMEOUT_S)
-                    await trio.testing.wait_all_tasks_blocked()
+        async def let_deadlines_pass() -> None:
+            """No deadline passes before all other reads have ended, however long they take."""
+            while True:
+                await until_in_trio(lambda: released.is_set() or epochs.waits_only_for(store.hit), store.hit)
+                if released.is_set():
+                    return
+                clock.jump(TIMEOUT_S)
+                await trio.testing.wait_all_tasks_blocked()
 
-            try:
-                await epochs.exact()
-                store.every = 30
-                nursery.start_soon(let_deadlines_pass)
-                served, raised = await epochs.one()
-                missing = set(range(SAMPLES)) - set(served)
-                assert served == dict.fromkeys(served, 1)
-                assert 0 < len(raised) == len(missing)
-                assert missing <= set(store.hit)
-                assert all(isinstance(error, trio.TooSlowError) for error in raised)
-                store.every = 0
-            finally:
-                released.set()
-            for _ in range(3):
-                await epochs.exact()
-            assert node.counters.errors == len(raised)
-
-    clock = trio.testing.MockClock()
-    trio.run(main, clock=clock)
+        try:
+            await epochs.exact()
+            store.every = 30
+            nursery.start_soon(let_deadlines_pass)
+            served, raised = await epochs.one()
+            missing = set(range(SAMPLES)) - set(served)
+            assert served == dict.fromkeys(served, 1)
+            assert 0 < len(raised) == len(missing)
+            assert missing <= set(store.hit)
+            assert all(isinstance(error, trio.TooSlowError) for error in raised)
+            store.every = 0
+        finally:
+            released.set()
+        for _ in range(3):
+            await epochs.exact()
+        assert node.counters.errors == len(raised)
 
 
 # Below the stores
