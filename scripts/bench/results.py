@@ -12,16 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from redoxfs.cli.table import show_table
 from redoxfs.report import Figures, html, recognized
 
 Row = dict[str, Any]
-
-WIDTH = 150
-"""Columns of a terminal that most tables need."""
 
 
 def options_of(about: str | None) -> argparse.ArgumentParser:
@@ -44,18 +40,22 @@ def write(result: Any, path: Path) -> None:
 
 
 def tell(result: Row, file: Path | None, *columns: str) -> None:
-    """Write a result to ``file``, and print where and with what it was measured, and some columns of its rows.
+    """Write a result to ``file``, and print it as `show` does."""
+    if file is not None:
+        write(result, file)
+    show(result, *columns)
+
+
+def show(result: Row, *columns: str) -> None:
+    """Print where and with what a result was measured, and its rows: some columns, or all.
 
     Values within values are named as `redoxfs report` does, which shows them all: "open_us.p99".
     """
-    if file is not None:
-        write(result, file)
     figures = recognized("", result)
     assert isinstance(figures, Figures)
-    found, wanted = figures.table, [column.replace("_", " ") for column in columns]
-    values = dict(zip(found.headings, zip(*found.rows, strict=True), strict=True))
-    shown, kept = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1)), []
-    for column in wanted:
+    values = dict(zip(figures.table.headings, zip(*figures.table.rows, strict=True), strict=True))
+    shown, kept = Table(), []
+    for column in [column.replace("_", " ") for column in columns] or values:
         # Some are of ways that were not asked for.
         if {*values.get(column, ())} - {html.NONE}:
             is_text = any(value[:1].isalpha() for value in values[column])
@@ -63,9 +63,7 @@ def tell(result: Row, file: Path | None, *columns: str) -> None:
             kept.append(values[column])
     for cells in zip(*kept, strict=True):
         shown.add_row(*cells)
-    console = Console(width=max(WIDTH, Console().width))
-    console.print(figures.about, highlight=False)
-    console.print(shown)
+    show_table(figures.about, shown)
 
 
 def medians(rows: Sequence[Row], *names: str) -> list[Row]:

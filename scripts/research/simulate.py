@@ -23,6 +23,7 @@ from typing import Any, NoReturn, TypeVar
 
 # The modules of this folder import each other by name.
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1] / "bench"))
 
 import breakdown
 import chunk_size
@@ -33,21 +34,18 @@ import plots
 import randomness
 import related
 import remote_memory
+from results import show
 
 from redoxfs.chunks import StorageSpeed
 from redoxfs.cli import values
-from redoxfs.cli.table import show_table
 from redoxfs.launch.defaults import POLICIES
 from redoxfs.launch.errors import UsageError
-from redoxfs.launch.sizes import format_bytes, format_seconds, parse_size
+from redoxfs.launch.sizes import parse_size
 from redoxfs.simulate.cluster import PAPER
 from redoxfs.simulate.policies import Dataset
 from redoxfs.telemetry.quality import BATCH
 
 Row = TypeVar("Row")
-
-Column = tuple[str, Callable[[Row], str]]
-"""A heading, and the text of a row's value under it."""
 
 # ImageNet-1k in round numbers.
 _FILES = 1_280_000
@@ -57,6 +55,12 @@ _SEEK_TIME_S = 0.02
 _BANDWIDTH_BYTES_PER_S = 380e6
 
 _EACH = ("each", 0.0)
+
+_OF_RELATED = (
+    *("title", "file_reads", "chunk_reads", "storage_s", "messages", "sent_bytes", "peak_share", "seen_share"),
+    *("displacement", "rank_correlation", "mate_pairs", "mate_pairs_at_end", "same_node_share"),
+)
+"""Columns of its table. JSON has all."""
 
 # Enough for all systems to be in their steady state, and few enough for a test.
 _QUICK_FILES = 32_000
@@ -83,31 +87,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _breakdown(given: argparse.Namespace) -> None:
     scale = PAPER if given.files == PAPER.files else PAPER.shrunk_to(given.files)
     rows = _gathered(breakdown.breakdown(scale, seed=given.seed), len(breakdown.VARIANTS))
-    if given.json:
-        _print_json([asdict(row) for row in rows])
-        return
-    columns: list[Column[breakdown.Row]] = [
-        ("variant", lambda row: row.variant),
-        ("loads", lambda row: f"{row.loads:,}"),
-        ("remote requests", lambda row: f"{row.remote_requests:,}"),
-    ]
-    if scale is PAPER:
-        columns += [
-            ("paper: loads", lambda row: f"{row.paper_loads:,} ({row.loads / row.paper_loads - 1:+.1%})"),
-            (
-                "paper: remote requests",
-                lambda row: (
-                    f"{row.paper_remote_requests:,} ({row.remote_requests / row.paper_remote_requests - 1:+.1%})"
-                ),
-            ),
-            ("independent: loads", lambda row: f"{row.loads / row.expected_loads - 1:+.1%}"),
-            ("remote requests", lambda row: f"{row.remote_requests / row.expected_remote_requests - 1:+.1%}"),
-        ]
-    _print_rows(
-        f"{scale.nodes} nodes, {scale.files:,} files, chunks of {scale.chunk_size}, {scale.chunks_per_vc} chunks a VC",
-        columns,
-        rows,
-    )
+    _tell(given, rows)
 
 
 def _chunk_size(given: argparse.Namespace) -> None:
@@ -116,23 +96,7 @@ def _chunk_size(given: argparse.Namespace) -> None:
     dataset = Dataset(given.files, given.classes, given.skew, chunk_size=1, resident=given.resident, seed=given.seed)
     rows = _gathered(chunk_size.chunk_sizes(given.policy, dataset, storage, sizes=sizes), len(sizes))
     _plot(given.plot, lambda path: plots.plot_chunk_sizes(rows, path))
-    if given.json:
-        _print_json([asdict(row) for row in rows])
-        return
-    best = min(rows, key=lambda row: row.epoch_seconds)
-    columns: list[Column[chunk_size.Row]] = [
-        ("chunk size", lambda row: f"{row.chunk_size}"),
-        ("loads per chunk", lambda row: f"{row.loads_per_chunk:.3f}"),
-        ("bytes read", lambda row: format_bytes(row.bytes_read)),
-        ("from storage", lambda row: f"{format_bytes(int(row.bytes_per_s))}/s"),
-        ("epoch", lambda row: format_seconds(row.epoch_seconds) + (" (least)" if row is best else "")),
-    ]
-    _print_rows(
-        f"{given.policy}, memory for {given.resident:.3g} of {given.files:,} files; a read costs "
-        f"{storage.seek_s * 1000:g} ms and its bytes at {format_bytes(int(storage.bytes_per_s))}/s",
-        columns,
-        rows,
-    )
+    _tell(given, rows)
 
 
 def _remote_memory(given: argparse.Namespace) -> None:
@@ -142,17 +106,7 @@ def _remote_memory(given: argparse.Namespace) -> None:
         scale = scale.shrunk_to(given.files)
     rows = _gathered(remote_memory.remote_memory(scale, seed=given.seed, limits_bytes=limits), len(limits))
     _plot(given.plot, lambda path: plots.plot_remote_memory(rows, path))
-    if given.json:
-        _print_json([asdict(row) for row in rows])
-        return
-    columns: list[Column[remote_memory.Row]] = [
-        ("limit", lambda row: format_bytes(row.limit_bytes)),
-        ("used at most", lambda row: format_bytes(row.peak_used_bytes)),
-        ("on average", lambda row: format_bytes(row.mean_used_bytes)),
-        ("remote requests", lambda row: f"{row.remote_requests:,}"),
-        ("loads", lambda row: f"{row.loads:,}"),
-    ]
-    _print_rows(f"remote memory of each of {scale.nodes} nodes, {scale.files:,} files", columns, rows)
+    _tell(given, rows)
 
 
 def _randomness(given: argparse.Namespace) -> None:
@@ -167,47 +121,14 @@ def _randomness(given: argparse.Namespace) -> None:
     if given.json:
         _print_json({"bound": asdict(bound), "quality": [asdict(row) for row in rows]})
         return
-    print(
-        f"Orders of a VC's samples at least (§4, K = {bound.chunk_size}, F = {bound.files:,}, "
-        f"M = {bound.virtual_chunks:,}): {bound.randomness_at_least}; mapped to one at most: {bound.most_mapped_to_one}"
-    )
-    columns: list[Column[randomness.Row]] = [
-        ("policy", lambda row: row.policy),
-        ("chunk size", lambda row: f"{row.chunk_size}"),
-        ("memory", lambda row: "" if row.resident is None else f"{row.resident:.3g}"),
-        ("displacement", lambda row: f"{row.displacement:.4f}"),
-        ("rank correlation", lambda row: f"{row.rank_correlation:+.4f}"),
-        (f"mates in {BATCH}", lambda row: f"{row.mate_pairs:.2f}"),
-        ("in the last 5 %", lambda row: f"{row.mate_pairs_at_end:.2f}"),
-        ("if random", lambda row: f"{row.mate_pairs_if_random:.2f}"),
-    ]
-    _print_rows(f"shuffle quality, {given.files:,} files of {given.classes:,} classes", columns, rows)
+    show({**asdict(bound), "rows": [asdict(row) for row in rows]})
 
 
 def _passes(given: argparse.Namespace) -> None:
     dataset = Dataset(given.files, given.classes, chunk_size=given.chunk_size, resident=given.resident, seed=given.seed)
     jobs = given.jobs or list(passes.JOBS)
     rows = _gathered(passes.passes(dataset, jobs=jobs), len(jobs))
-    if given.json:
-        _print_json([asdict(row) for row in rows])
-        return
-    columns: list[Column[passes.Row]] = [
-        ("job", lambda row: row.job),
-        ("opens per file", lambda row: f"{row.opens_share:.4f}"),
-        ("loads per chunk", lambda row: f"{row.loads_per_chunk:.4f}"),
-        ("samples read per open", lambda row: f"{row.reads_per_open:.4f}"),
-        ("read singly, of 1,000 opens", lambda row: f"{1000 * row.single_reads:.3f}"),
-        ("waited, of 1,000 opens", lambda row: f"{1000 * row.demand_load_share:.3f}"),
-        ("twice", lambda row: f"{row.twice}"),
-        ("rank correlation", lambda row: f"{row.rank_correlation:+.4f}"),
-        ("bytes a sample", lambda row: f"{row.bytes_a_sample:.1f}"),
-    ]
-    _print_rows(
-        f"epochs of {given.files:,} files of {given.classes:,} classes, chunks of {given.chunk_size}, memory for "
-        f"{given.resident:.3g} of the files",
-        columns,
-        rows,
-    )
+    _tell(given, rows)
 
 
 def _related(given: argparse.Namespace) -> None:
@@ -225,34 +146,11 @@ def _related(given: argparse.Namespace) -> None:
     names = given.systems or list(related.SYSTEMS)
     rows = _gathered(related.compare(setting, speed, names=names), len(names))
     _plot(given.plot, lambda path: plots.plot_related(rows, path))
+    result = related.report(setting, speed, rows)
     if given.json:
-        _print_json(related.report(setting, speed, rows))
+        _print_json(result)
         return
-    columns: list[Column[related.Row]] = [
-        ("system", lambda row: row.title),
-        ("file reads", lambda row: f"{row.file_reads:,}"),
-        ("chunk reads", lambda row: f"{row.chunk_reads:,}"),
-        ("bytes read", lambda row: format_bytes(row.file_bytes + row.chunk_bytes)),
-        ("storage time", lambda row: format_seconds(row.storage_s)),
-        ("messages", lambda row: f"{row.messages:,}"),
-        ("bytes between nodes", lambda row: format_bytes(row.sent_bytes)),
-        ("memory", lambda row: f"{row.peak_share:.1%}"),
-        ("samples seen", lambda row: f"{row.seen_share:.1%}"),
-        ("displacement", lambda row: "" if row.displacement is None else f"{row.displacement:.4f}"),
-        ("rank correlation", lambda row: "" if row.rank_correlation is None else f"{row.rank_correlation:+.4f}"),
-        (f"mates in {BATCH}", lambda row: f"{row.mate_pairs:.2f}"),
-        ("in the last 5 %", lambda row: f"{row.mate_pairs_at_end:.2f}"),
-        ("if random", lambda row: f"{row.mate_pairs_if_random:.2f}"),
-        ("same node", lambda row: "" if row.same_node_share is None else f"{row.same_node_share:.1%}"),
-    ]
-    nodes = "1 node" if setting.nodes == 1 else f"{setting.nodes} nodes"
-    _print_rows(
-        f"an epoch of {setting.files:,} files, chunks of {setting.chunk_size}, {nodes}, memory for "
-        f"{setting.resident:.3g} of the files; a read costs {speed.seek_s * 1000:g} ms and its bytes at "
-        f"{format_bytes(int(speed.bytes_per_s))}/s",
-        columns,
-        rows,
-    )
+    show(result, *_OF_RELATED)
 
 
 def _epoch_times(given: argparse.Namespace) -> None:
@@ -272,31 +170,10 @@ def _epoch_times(given: argparse.Namespace) -> None:
         for row in measure(setting, name, seed=given.seed)
     ]
     _plot(given.plot, partial(plots.plot_epoch_times, rows))
-    if given.json:
-        _print_json(epoch_times.by_figure(rows) if given.vary == _EACH else [asdict(row) for row in rows])
-        return
-    seconds = {(row.setting, row.model, row.varied, row.way): row.seconds for row in rows}
-
-    def over(way: str) -> Callable[[epoch_times.Row], str]:
-        def written(row: epoch_times.Row) -> str:
-            base = seconds.get((row.setting, row.model, row.varied, way))
-            return "" if base is None else f"{base / row.seconds:.2f}"
-
-        return written
-
-    columns: list[Column[epoch_times.Row]] = [
-        ("setting", lambda row: row.setting),
-        ("model", lambda row: row.model),
-        ("way", lambda row: row.way),
-        ("epoch", lambda row: f"{row.seconds / 3600:.3f} h"),
-        ("x PyTorch", over("PyTorch")),
-        ("x CoorDL", over("CoorDL")),
-        ("read", lambda row: f"{row.read:.2f} x"),
-        ("limit", lambda row: f"{row.limit}, {row.used:.0%}"),
-    ]
     if given.vary == _EACH:
-        columns.insert(2, ("varied", lambda row: row.varied))
-    _print_rows("the third epoch, in virtual time", columns, rows)
+        _print_json(epoch_times.by_figure(rows))
+        return
+    _tell(given, rows)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -430,16 +307,13 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
-def _print_rows(title: str, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for heading, _ in columns:
-        table.add_column(heading, justify="left" if heading == columns[0][0] else "right")
-    for row in rows:
-        table.add_row(*(Text(written(row)) for _, written in columns))
-    show_table(title, table)
+def _tell(given: argparse.Namespace, rows: Sequence[Any]) -> None:
+    """Print rows, which are dataclasses."""
+    told = [asdict(row) for row in rows]
+    if given.json:
+        _print_json(told)
+    else:
+        show({**vars(given), "rows": told})
 
 
 def _plot(path: str | None, draw: Callable[[str], None]) -> None:
