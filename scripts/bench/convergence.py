@@ -80,17 +80,15 @@ from recorded_orders import (
     make_files,
     record,
 )
-from results import check_plot, grid, options_of, parse_quick, rounded, write
+from results import check_plot, options_of, parse_quick, rounded, write
 from rich.console import Console
+from rich.markdown import Markdown
 from shuffle_quality import quality  # in a folder that recorded_orders has put on the path
 from small_resnet import DEBIAN_FOLDER, read_images
 
 TRAINING, QUICK_TRAINING = 60_000, 2_000
 
 CONFIDENCE = 0.95
-
-WIDTH = 200
-"""Of the table in characters, where it goes to a file."""
 
 SHARES = ("5%", "10%", "25%")
 CHUNK_SIZES = (4, 16, 64)
@@ -382,23 +380,6 @@ def with_former(settings: Sequence[Setting], arguments: argparse.Namespace) -> l
     return [*settings, *(replace(setting, kind=f"former {setting.kind}") for setting in pools)]
 
 
-def show(result: dict[str, Any]) -> None:
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
-    on = result["machine"]
-    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}, PyTorch {on['torch']}")
-    console.print(
-        f"{result['data']}: {result['images']:,} images to train on, {result['test_images']:,} to test; "
-        f"{result['epochs']} epochs"
-    )
-    headings, lines = convergence_page.table(result)
-    table = grid("after the last epoch", headings)
-    for line in lines:
-        table.add_row(*line)
-    console.print(table)
-    for sentence in convergence_page.findings(result):
-        console.print(sentence)
-
-
 def main() -> int:
     parser = options_of(__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="default: 5")
@@ -442,7 +423,7 @@ def main() -> int:
             result = rounded(summarized(settings, arguments))
     if not result["rows"]:
         raise SystemExit(f"{arguments.resume} has no result of plain reading yet")
-    show(result)
+    Console().print(Markdown(convergence_page.page(result)))
     if arguments.json:
         write(result, arguments.json)
     if arguments.plot:

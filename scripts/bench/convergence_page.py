@@ -4,6 +4,8 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from results import table
+
 PAPER = {"15 GB": (75.60, 92.71), "25 GB": (75.65, 92.70), "35 GB": (75.61, 92.65), "60 GB": (75.63, 92.70)}
 PAPER_PLAIN = (75.61, 92.69)
 """Top-1 and top-5 accuracy of ResNet50 on ImageNet-1k after 90 epochs on two nodes, by the memory of a node."""
@@ -28,11 +30,6 @@ HEADINGS = [
     "class mix",
     "redirected",
 ]
-
-
-def table(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Headings and lines."""
-    return HEADINGS, [_line(row) for row in report["rows"]]
 
 
 def _line(row: dict[str, Any]) -> list[str]:
@@ -186,7 +183,7 @@ def page(report: dict[str, Any]) -> str:
         "mix* compares the classes of a batch with their shares in the dataset. A random order has 1, and batches of "
         "few classes have more." + (f' "former pool" is the pool of commit {former}.' if former else ""),
         "",
-        _markdown(*table(report)),
+        table(HEADINGS, map(_line, rows)),
         "",
         *(f"- {line}" for line in findings(report)),
         "",
@@ -195,7 +192,7 @@ def page(report: dict[str, Any]) -> str:
         "The paper trains ResNet50 on ImageNet-1k for 90 epochs on two nodes, once for each size of memory "
         "(top-1 and top-5 accuracy, %). It gives no spread, so nobody can judge differences of a few hundredths:",
         "",
-        _markdown(
+        table(
             ["memory of a node", "top-1", "top-5", "top-1 less PyTorch"],
             [
                 *(
@@ -238,7 +235,7 @@ def page_retained(report: dict[str, Any]) -> str:
         'samples, or, with "no exchange", only what a node lacks. Each is to be judged beside "another shuffle", which '
         f"differs from plain reading by chance alone. {on['cores']} cores, {on['cpu']}.",
         "",
-        _markdown(*table(report)),
+        table(HEADINGS, map(_line, rows)),
         "",
         *(f"- {line}" for line in findings(report)),
         "",
@@ -258,11 +255,6 @@ def page_retained_short(report: dict[str, Any]) -> str:
 
 def _counted(seeds: int) -> str:
     return "one seed, which is too few to tell a small difference from chance" if seeds == 1 else f"{seeds} seeds"
-
-
-def _markdown(headings: list[str], lines: list[list[str]]) -> str:
-    rows = [headings, ["---", *["---:"] * (len(headings) - 1)], *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def plot(report: dict[str, Any], path: Path) -> None:

@@ -40,6 +40,7 @@ from overall_run import WAYS, RefusedError, set_up
 from overall_settings import PAPER_READS_PER_S, SETTINGS, WORKLOADS, Setting, mbit_per_s, profile_of
 from results import check_plot, options_of, parse_quick, write
 from rich.console import Console
+from rich.markdown import Markdown
 
 HERE = Path(__file__).parent
 # The model in virtual time lies there.
@@ -151,11 +152,6 @@ def measure(
     return rows
 
 
-def page(report: dict[str, Any]) -> str:
-    """The section of the evaluation's page."""
-    return overall_page.page(report)
-
-
 def parsed() -> argparse.Namespace:
     parser = options_of(__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_FILES} files, settings {QUICK_SETTINGS}")
@@ -191,7 +187,7 @@ def main() -> int:
         write(report, arguments.json)
     if arguments.plot:
         overall_page.plot(report, arguments.plot)
-    overall_page.show(report)
+    Console().print(Markdown(overall_page.page(report)))
     return 1 if overall_page.wrong(report["rows"]) else 0
 
 

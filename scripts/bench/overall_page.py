@@ -9,11 +9,6 @@ from typing import Any
 
 from overall_run import WAYS
 from overall_settings import CHUNK_SIZE, SETTINGS, slots_share
-from rich.console import Console
-from rich.table import Table
-
-WIDTH = 150
-"""Columns of a terminal that the table needs."""
 
 FULL = 0.85
 """A resource that is used to this share limits an epoch. An epoch begins with empty queues, so none reaches 1."""
@@ -136,27 +131,6 @@ def _why(row: Row, setting: Row, mine: Sequence[Row], key: str, other: str, pape
     if other == "coordl" and "cache" in beside:
         text += f"CoorDL got {beside['cache']['peer']:,} samples from other nodes. "
     return text.rstrip()
-
-
-def show(report: Row) -> None:
-    console = Console(width=max(WIDTH, Console().width))
-    on = report["machine"]
-    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}; {report['minutes']} minutes")
-    for setting in report["settings"]:
-        table = Table(title=f"{setting['name']}: {_title(setting)}", title_justify="left")
-        for column in HEADINGS:
-            table.add_column(column, justify="left" if column in HEADINGS[:2] else "right", no_wrap=True)
-        for row in report["rows"]:
-            if row["setting"] == setting["name"]:
-                table.add_row(*_cells(row, setting))
-        console.print(table)
-    for row in report["rows"]:
-        if "refused" in row:
-            console.print(f"{row['setting']}, {WAYS[row['way']]}: {row['refused']}", highlight=False)
-    for text in short_of_paper(report):
-        console.print(text.replace("**", ""), highlight=False)
-    for row in wrong(report["rows"]):
-        console.print(f"{row['setting']}, {row['way']}: {row['wrong_labels']} wrong labels, {row['not_once']} not once")
 
 
 HEADINGS = ("model", "way", "epoch", "x PyTorch", "x CoorDL", "read", "reads", "of cap", "compute", "CPU", "limit")
