@@ -16,14 +16,13 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 
 from redoxfs.cli.options.watching import ProfileOptions
-from redoxfs.launch.control import live_mount, why_not
+from redoxfs.launch.control import live_mount, reading, why_not
 from redoxfs.launch.control_files import open_control
-from redoxfs.launch.errors import DaemonError, MountpointError, UsageError
-from redoxfs.launch.path_status import CONTROL_FOLDER, STALE_ERRORS, path_status
+from redoxfs.launch.errors import DaemonError, UsageError
+from redoxfs.launch.path_status import STALE_ERRORS, PathStatus, path_status
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted, format_time
 from redoxfs.linux.mount_table import read_mounts, topmost_at
@@ -141,7 +140,7 @@ def _read_file(fd: int, seen: Seen) -> None:
 def _watch(options: ProfileOptions, seen: Seen) -> None:
     mount = live_mount(options.path, options.timeout_s)
     seen.source = os.fspath(mount.path)
-    fd = _opened(mount.path, options.timeout_s)
+    fd = _opened(mount, options.timeout_s)
     began_s = time.monotonic()
     try:
         with _interrupt() as interrupt:
@@ -187,19 +186,12 @@ def _interrupt() -> Iterator[int]:
         os.close(writes)
 
 
-def _opened(mountpoint: Path, timeout_s: float) -> int:
-    path = mountpoint / CONTROL_FOLDER / ACCESS_LOG
-    mount = topmost_at(mountpoint, read_mounts())
-    try:
+def _opened(found: PathStatus, timeout_s: float) -> int:
+    mount = topmost_at(found.path, read_mounts())
+    with reading(found, "access log", timeout_s):
         if mount is None or not mount.ours:
             raise NotADirectoryError(errno.ENOTDIR, "the mount has ended")
         return open_control(mount, ACCESS_LOG, timeout_s)
-    except TimeoutError:
-        raise DaemonError(f"{mountpoint}: the daemon did not answer within {timeout_s:g} s") from None
-    except FileNotFoundError:
-        raise DaemonError(f"{mountpoint}: its daemon is of a version without an access log") from None
-    except OSError as failure:
-        raise MountpointError(f"{path}: {why_not(failure)}") from None
 
 
 def texts(fd: int, interrupt: int, options: ProfileOptions, began_s: float) -> Iterator[bytes]:

@@ -9,9 +9,9 @@ from typing import Any
 
 from redoxfs.cli.options.examining import ReportOptions
 from redoxfs.doctor.histories import history_text, received_history_text
-from redoxfs.launch.control import live_mount, why_not
+from redoxfs.launch.control import asking_socket, live_mount, reading
 from redoxfs.launch.deadline import MOST_BYTES, look, read_file
-from redoxfs.launch.errors import DaemonError, DestinationError, MountpointError, UsageError
+from redoxfs.launch.errors import DestinationError, UsageError
 from redoxfs.launch.outputs import check_replaceable, outside
 from redoxfs.launch.say import show
 from redoxfs.launch.sizes import counted, format_bytes
@@ -72,20 +72,11 @@ def _of_file(asked: str, timeout_s: float) -> bytes:
 def _of_mount(asked: str, timeout_s: float, *, is_socket: bool) -> bytes:
     if is_socket:
         path = Path(os.path.realpath(asked))
-        try:
+        with asking_socket(path, timeout_s):
             return received_history_text(path, timeout_s)
-        except (OSError, ValueError, KeyError) as failure:
-            reason = getattr(failure, "strerror", None) or failure
-            raise DaemonError(f"{path}: no redoxfs serves the mount from this socket ({reason})") from None
     mount = live_mount(asked, timeout_s)
-    try:
+    with reading(mount, "history", timeout_s):
         return history_text(mount.path, timeout_s)
-    except TimeoutError:
-        raise DaemonError(f"{mount.path}: the daemon did not answer within {timeout_s:g} s") from None
-    except FileNotFoundError:
-        raise DaemonError(f"{mount.path}: an older redoxfs serves it, which keeps no history") from None
-    except OSError as failure:
-        raise MountpointError(f"{mount.path}: its history cannot be read: {why_not(failure)}") from None
 
 
 def _write(path: Path, asked: str, text: bytes) -> None:

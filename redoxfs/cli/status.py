@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redoxfs.cli.table import print_table
-from redoxfs.launch.control import checked_live, send_control, why_not
+from redoxfs.launch.control import asking_socket, checked_live, reading, send_control
 from redoxfs.launch.control_files import parsed_stats, read_control_at, understood
-from redoxfs.launch.errors import DaemonError, MountpointError
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.sizes import counted, format_bytes, format_seconds
@@ -56,23 +55,14 @@ def read_stats(asked: str, timeout_s: float) -> tuple[Path, bytes, bool]:
     if stat.S_ISSOCK(found.seen.mode):
         return *_received(found.path, timeout_s), True
     mount = checked_live(found)
-    try:
+    with reading(mount, "statistics", timeout_s):
         return mount.path, read_control_at(mount.path, "stats.json", timeout_s), False
-    except TimeoutError:
-        raise DaemonError(f"{mount.path}: the daemon did not answer within {timeout_s:g} s") from None
-    except OSError as failure:
-        raise MountpointError(f"{mount.path}: its statistics cannot be read: {why_not(failure)}") from None
 
 
 def _received(path: Path, timeout_s: float) -> tuple[Path, bytes]:
-    try:
+    with asking_socket(path, timeout_s):
         answer = send_control(control_path(path), "stats", timeout_s=timeout_s)
         return path, json.dumps({name: value for name, value in answer.items() if name != "ok"}).encode()
-    except TimeoutError:
-        raise DaemonError(f"{path}: the daemon did not answer within {timeout_s:g} s") from None
-    except (OSError, ValueError) as failure:
-        reason = getattr(failure, "strerror", None) or failure
-        raise DaemonError(f"{path}: no redoxfs serves the mount from this socket ({reason})") from None
 
 
 def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:

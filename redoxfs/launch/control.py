@@ -10,7 +10,8 @@ import os
 import shlex
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,29 @@ def device_of(mount: PathStatus) -> str | None:
 def why_not(failure: OSError) -> str:
     """Why a file of a mount cannot be read, and what to do."""
     return f"{failure.strerror}{'; run this as its owner' if failure.errno in (errno.EACCES, errno.EPERM) else ''}"
+
+
+@contextmanager
+def reading(mount: PathStatus, what: str, timeout_s: float) -> Iterator[None]:
+    """The block reads a file of the mount. Raises DaemonError, MountpointError with a line about ``what`` it is."""
+    try:
+        yield
+    except TimeoutError:
+        raise DaemonError(f"{mount.path}: the daemon did not answer within {timeout_s:g} s") from None
+    except OSError as failure:
+        raise MountpointError(f"{mount.path}: its {what} cannot be read: {why_not(failure)}") from None
+
+
+@contextmanager
+def asking_socket(path: Path, timeout_s: float) -> Iterator[None]:
+    """The block asks for the mount that `redoxfs serve` received from a socket. Raises DaemonError."""
+    try:
+        yield
+    except TimeoutError:
+        raise DaemonError(f"{path}: the daemon did not answer within {timeout_s:g} s") from None
+    except (OSError, ValueError, KeyError) as failure:
+        reason = getattr(failure, "strerror", None) or failure
+        raise DaemonError(f"{path}: no redoxfs serves the mount from this socket ({reason})") from None
 
 
 def _is_own(mount: PathStatus) -> bool:

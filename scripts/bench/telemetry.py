@@ -14,8 +14,6 @@ How to read the result:
 - "CPU us an open" is the daemon's. Opens a second also fall because the watcher takes processor time from the readers;
   "watcher's CPU" has how much.
 - Opens are counted by the readers, outside of redoxfs.
-
-What this redoxfs does not have is left out, and named.
 """
 
 import multiprocessing
@@ -142,24 +140,18 @@ def together(watchers: list[Watcher], watching: Watching) -> Iterator[None]:
         yield
 
 
-def watchers_of(mountpoint: Path, port: int) -> tuple[dict[str, Watcher], list[str]]:
-    """The settings, by their names, and what this redoxfs does not have."""
-    redoxfs = [sys.executable, "-P", "-m", "redoxfs"]
-    log = mountpoint / ".redoxfs/accesslog"
-    found: dict[str, Watcher] = {"scrapes": lambda watching: scraping(port, watching)}
-    left_out: list[str] = []
-    if log.exists():
-        found["access log"] = lambda watching: running([sys.executable, "-c", LOG_READER, str(log)], watching)
-    else:
-        left_out.append("access log")
-    if subprocess.run([*redoxfs, "top", "--help"], capture_output=True, check=False).returncode == 0:
-        found["top"] = lambda watching: running([*redoxfs, "top", str(mountpoint)], watching)
-    else:
-        left_out.append("top")
+def watchers_of(mountpoint: Path, port: int) -> dict[str, Watcher]:
+    """The settings, by their names."""
+    log = [sys.executable, "-c", LOG_READER, str(mountpoint / ".redoxfs/accesslog")]
+    top = [sys.executable, "-P", "-m", "redoxfs", "top", str(mountpoint)]
+    found: dict[str, Watcher] = {
+        "scrapes": lambda watching: scraping(port, watching),
+        "access log": lambda watching: running(log, watching),
+        "top": lambda watching: running(top, watching),
+    }
     each = [*found.values()]
-    nothing: dict[str, Watcher] = {NOTHING: lambda _: nullcontext()}
-    everything: dict[str, Watcher] = {"everything": lambda watching: together(each, watching)} if len(each) > 1 else {}
-    return nothing | found | everything | {AGAIN: nothing[NOTHING]}, left_out
+    nothing: Watcher = lambda _: nullcontext()  # noqa: E731
+    return {NOTHING: nothing, **found, "everything": lambda watching: together(each, watching), AGAIN: nothing}
 
 
 def read_for_ever(paths: list[str], opens: Any) -> None:
@@ -254,7 +246,7 @@ def measure(work: Path, files: int, rounds: int, seconds: float, count: int) -> 
     options = ("--classes", "any", "--samples", "*", "--memory", memory, "--metrics", str(port))
     with mounts.served_by(mounts.redoxfs(source, mountpoint, *options), mountpoint) as server:
         paths = [str(path) for path in (mountpoint / "files").iterdir()]
-        watchers, left_out = watchers_of(mountpoint, port)
+        watchers = watchers_of(mountpoint, port)
         slices: dict[str, list[Slice]] = {name: [] for name in watchers}
         with readers(paths, count) as opens:
             # Memory fills, and the readers reach their speed.
@@ -274,7 +266,6 @@ def measure(work: Path, files: int, rounds: int, seconds: float, count: int) -> 
         "seconds": seconds,
         "errors": told["errors"],
         "rows": [row(name, slices[name], slices[NOTHING]) for name in watchers],
-        "left_out": left_out,
     }
 
 
@@ -289,8 +280,6 @@ def main() -> None:
     with mounts.work_folder(arguments.folder) as folder:
         result = measure(folder, arguments.files, arguments.rounds, arguments.seconds, arguments.readers)
     tell(result, arguments.json, *COLUMNS)
-    for name in result["left_out"]:
-        print(f"left out: this redoxfs has no {name}")
 
 
 if __name__ == "__main__":
