@@ -21,7 +21,6 @@ import json
 import os
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import mounts
 import throttle
 from results import Row, options_of, tell
 
@@ -38,7 +38,6 @@ COLUMNS = (
     *("part", "what", "seconds", "find_s", "of_find", "cpu_s", "find_cpu_s", "peak_mib", "listed"),
     *("decide_s", "write_s", "bytes"),
 )
-ROOT = Path(__file__).resolve().parents[2]
 FILES_PER_FOLDER = 1000
 
 CHILD = """
@@ -142,17 +141,9 @@ def measure(source: Path, changing: Path, folder: Path, *, warm: bool) -> dict[s
 
 @contextmanager
 def delayed(source: Path, folder: Path, delay_ms: float) -> Iterator[Path]:
-    program, at = folder / "slow_store", folder / "slow"
-    at.mkdir()
-    flags = subprocess.check_output(["pkg-config", "--cflags", "--libs", "fuse3"], text=True).split()
-    subprocess.run(["gcc", "-O2", "-o", program, ROOT / "scripts/slow_store.c", *flags], check=True)
-    with subprocess.Popen([program, source, at, str(delay_ms), "names"], stdout=subprocess.PIPE) as server:
-        try:
-            assert server.stdout
-            server.stdout.readline()
-            yield at
-        finally:
-            server.send_signal(signal.SIGTERM)
+    program, at = mounts.compiled(mounts.HERE.parent / "slow_store.c", folder), folder / "slow"
+    with mounts.served_by([str(program), str(source), str(at), str(delay_ms), "names"], at):
+        yield at
 
 
 def main() -> int:

@@ -1,9 +1,8 @@
-"""Makes situations that users meet, and prints what `doctor`, `status`, `report` and `top` say first in each.
+"""Makes situations that users meet, and prints the verdict about each, which is the first line of `redoxfs status`.
 
     python scripts/bench/situations.py --work /tmp/situations            # all
     python scripts/bench/situations.py --work /tmp/situations latency    # those whose name begins so
     python scripts/bench/situations.py --work /tmp/situations --record tests/verdicts
-    python scripts/bench/situations.py --work /tmp/situations --mend     # and runs the command, and reads again
 
 Each situation has two variants, and three mounts are healthy. `--record` keeps the histories, of few points, for
 tests/t1_verdict.py. Storage with few reads a second needs root (`throttle`); the others do not.
@@ -11,18 +10,12 @@ tests/t1_verdict.py. Storage with few reads a second needs root (`throttle`); th
 
 import argparse
 import contextlib
-import fcntl
 import json
 import os
-import pty
 import random
-import re
-import shlex
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,12 +23,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import mounts
 import numpy as np
 import throttle
 
 from redoxfs.telemetry.history_form import columns
 
-SLOW_STORE = Path(__file__).parents[1] / "slow_store.c"
 READERS = 4
 CLASSES = ("apple", "cherry", "fig", "lemon", "melon", "pear", "plum")
 MOST_POINTS = 24
@@ -52,8 +45,6 @@ class Place:
         self.mnt.mkdir(parents=True)
         # Whether the mount needs no --classes: it is packed, or is to redirect nothing.
         self.is_proven = False
-        # What the daemon may read a second.
-        self.group: throttle.Group | None = None
 
     def packed(self, source: Path, classes: str = "dir") -> Path:
         """A packed copy of the files."""
@@ -77,37 +68,9 @@ class Place:
         return done.stdout
 
     def mount(self, source: Path, *options: str | Path, group: throttle.Group | None = None) -> None:
-        self.group = group
         classes = () if self.is_proven or "--classes" in options else ("--classes", "dir")
         self.redoxfs("mount", source, self.mnt, *classes, *options, group=group)
         self.leave.callback(self.end, self.mnt)
-
-    def on_screen(self) -> str:
-        """The verdict of `top`, on a terminal that is as wide as its line."""
-        program, terminal = pty.fork()
-        if not program:
-            fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 1000, 0, 0))
-            words = (sys.executable, "-m", "redoxfs", "top", os.fspath(self.mnt), "--count", "2")
-            os.execve(sys.executable, words, os.environ | {"TERM": "xterm"})
-        shown = b""
-        with contextlib.suppress(OSError):
-            # The terminal ends with the program.
-            while more := os.read(terminal, 1 << 16):
-                shown += more
-        os.close(terminal)
-        os.waitpid(program, 0)
-        text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode(errors="replace"))
-        return next((line.strip() for line in re.split(r"[\r\n]+", text) if "verdict: " in line), "")
-
-    def mend(self, command: str) -> None:
-        """Run a command as it was printed. A new copy is mounted in place of the old, which is left to the user."""
-        for each in command.split(" && "):
-            program, verb, *words = shlex.split(each)
-            assert program == "redoxfs"
-            self.redoxfs(verb, *words, group=self.group)
-            if verb == "pack":
-                self.end(self.mnt)
-                self.redoxfs("mount", words[-1], self.mnt, "--memory", "64MiB", group=self.group)
 
     def end(self, mountpoint: Path) -> None:
         subprocess.run([sys.executable, "-m", "redoxfs", "umount", "--lazy", str(mountpoint)], check=False)
@@ -123,23 +86,11 @@ class Place:
             (folder / f"{number}.jpg").write_bytes(at_random.bytes(size))
         return root
 
-    def slow(self, source: Path, delay_ms: float) -> tuple[Path, subprocess.Popen[str]]:
+    def slow(self, source: Path, delay_ms: float) -> tuple[Path, subprocess.Popen[bytes]]:
         """The files behind a delay in each open and each read."""
-        program, at = self.work / "slow_store", self.work / "slow"
-        at.mkdir()
-        flags = subprocess.check_output(["pkg-config", "--cflags", "--libs", "fuse3"], text=True).split()
-        subprocess.run(["gcc", "-O2", "-o", program, SLOW_STORE, *flags], check=True)
-        server = subprocess.Popen([program, source, at, str(delay_ms)], stdout=subprocess.PIPE, text=True)
-        assert server.stdout
-        server.stdout.readline()
-
-        def end() -> None:
-            server.send_signal(signal.SIGCONT)
-            subprocess.run(["fusermount3", "-uz", str(at)], check=False)
-            server.terminate()
-            server.wait()
-
-        self.leave.callback(end)
+        program, at = mounts.compiled(mounts.HERE.parent / "slow_store.c", self.work), self.work / "slow"
+        server = self.leave.enter_context(mounts.served_by([str(program), str(source), str(at), str(delay_ms)], at))
+        self.leave.callback(server.send_signal, signal.SIGCONT)
         return at, server
 
     def throttled(self, profile: str) -> throttle.Group:
@@ -382,7 +333,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", metavar="NAME", nargs="*", help="situations, or beginnings of their names")
     parser.add_argument("--work", type=Path, required=True, help="a folder on a real disk")
-    parser.add_argument("--mend", action="store_true", help="run the command of each verdict, and read again")
     parser.add_argument("--record", type=Path, metavar="DIR", help="keep the histories there")
     arguments = parser.parse_args()
     chosen = [name for name in SITUATIONS if name.startswith(tuple(arguments.names) or "")]
@@ -392,21 +342,7 @@ def main() -> None:
             if arguments.record is not None:
                 path = arguments.record / f"{name}.json"
                 path.write_text(json.dumps(recorded(json.loads(history), place.work)) + "\n")
-            said = {
-                "doctor": place.redoxfs("doctor", place.mnt, "--probe-seconds", "1"),
-                "status": place.redoxfs("status", place.mnt),
-                "report": place.redoxfs("report", place.mnt, "-o", place.work / "report.html"),
-            }
-            said["top"] = place.on_screen()
-            print(name)
-            for tool, text in said.items():
-                print(f"  {tool}: {(text.splitlines() or [''])[0]}", flush=True)
-            command = said["status"].splitlines()[0].partition("; to mend it: ")[2]
-            if arguments.mend and command:
-                place.mend(command)
-                if os.path.ismount(place.mnt) and not command.startswith("redoxfs doctor"):
-                    epochs(place.mnt, readers=8)
-                    print(f"  then: {place.redoxfs('status', place.mnt).splitlines()[0]}", flush=True)
+            print(f"{name}: {place.redoxfs('status', place.mnt).splitlines()[0]}", flush=True)
 
 
 if __name__ == "__main__":
