@@ -87,7 +87,7 @@ def build(*options: str) -> None:
 class NativeBuild(BuildHookInterface[Any]):
     """Adds the extension and the manual page to a wheel."""
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's signature
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # hatchling's signature
         if not is_current():
             build()
         build_data["pure_python"] = False

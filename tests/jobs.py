@@ -261,7 +261,6 @@ class Job:
 
     def turn(self, path: int, sample: int) -> None:
         """A reader of ``path`` got a turn of ``sample``."""
-        del path
         self.turns[sample] += 1
 
     def begin_epoch(self, orders: Sequence[npt.NDArray[np.int32]]) -> None:
@@ -490,7 +489,6 @@ class Job:
 
     def alone(self, thread: Thread) -> bool:
         """The thread's undecided path is decided without its peer, where that is possible."""
-        del thread
         return False
 
     def note_turns(self, node: int, path: int) -> None:

@@ -98,7 +98,7 @@ class Notices:
         for entry in entries:
             _void(inode_of(DATA, entry), attr_only=False)
 
-    def void_size(self, entry: int, settles_s: float) -> bool:  # noqa: ARG002
+    def void_size(self, entry: int, settles_s: float) -> bool:
         _void(inode_of(DATA, entry), attr_only=True)
         return True
 

@@ -686,7 +686,7 @@ class Passing(PoolNodes):
                 in_pool = int(node._pool.are_left(cls, node._own_members(cls)).sum())
                 assert left == in_pool + node._reservations.count_own(cls)
 
-    def may_get_none(self, worker: Worker) -> bool:  # noqa: ARG002
+    def may_get_none(self, worker: Worker) -> bool:
         """Where nobody has a sample that passes allow, too."""
         return True
 

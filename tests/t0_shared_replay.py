@@ -103,7 +103,6 @@ class PassingJob(PoolJob):
         assert self.class_of[sample] == self.class_of[path]
 
     def begin_epoch(self, orders: Sequence[npt.NDArray[np.int32]]) -> None:
-        del orders
         if self.random.random() < self.told:
             for station in self.stations:
                 assert isinstance(station.policy, LocalFirst)

@@ -199,7 +199,7 @@ class Dies(Disk):
             os._exit(9)
         return super().write(fd, parts, at)
 
-    def sync(self, fd: int) -> None:  # noqa: ARG002 - as the other one
+    def sync(self, fd: int) -> None:  # as the other one
         if self._is_the_last():
             os._exit(9)
 
@@ -436,7 +436,7 @@ def test_readers_do_not_wait_for_a_slow_disk(source: Path, cache: Path) -> None:
         reached, goes_on = os.pipe(), os.pipe()
 
         class Held(Disk):
-            def sync(self, fd: int) -> None:  # noqa: ARG002 - as the other one
+            def sync(self, fd: int) -> None:  # as the other one
                 os.write(reached[1], b"1")
                 os.read(goes_on[0], 1)
 

@@ -372,7 +372,7 @@ class FarClient:
         finally:
             loop.close()
 
-    async def get(self, name: str, begin: int, end: int, version: Version) -> None:  # noqa: ARG002 - as the other one
+    async def get(self, name: str, begin: int, end: int, version: Version) -> None:  # as the other one
         self.size += end - begin
         now_s = asyncio.get_running_loop().time()
         self._free_at_s = max(self._free_at_s, now_s) + (end - begin) / self._bytes_per_s

@@ -232,7 +232,7 @@ class Unreadable:
     def __init__(self, stamp: Stamp) -> None:
         self.stamp = stamp
 
-    def read(self, offset: int, size: int) -> bytes:  # noqa: ARG002 - as the other one
+    def read(self, offset: int, size: int) -> bytes:  # as the other one
         # As os.pread does: it knows no name.
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -275,7 +275,6 @@ class AlwaysOpening(NoKernel):
     """The job may always be about to ask for the size of what it opened."""
 
     def void_size(self, entry: int, settles_s: float) -> bool:
-        del entry, settles_s
         return False
 
 
@@ -303,7 +302,6 @@ class OpensAs(HeldStore):
         self.stamp = stamp
 
     def open_file(self, entry: int) -> SourceFile:
-        del entry
         return Unreadable(self.stamp)
 
 

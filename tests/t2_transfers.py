@@ -141,7 +141,7 @@ def test_reads_that_cannot_begin_are_over_and_others_go_on(
     transfers: Transfers, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Refused(Held):
-        def begin(self, done: Callable[[Sequence[Payload]], None]) -> Callable[[], None]:  # noqa: ARG002 - never called
+        def begin(self, done: Callable[[Sequence[Payload]], None]) -> Callable[[], None]:  # never called
             raise RuntimeError("can't start new thread")
 
     reads = [Refused(0), Refused(1), Refused(2), Held(3)]

@@ -58,7 +58,7 @@ class Rot13Store(ChunkStore):
         self._catalog = catalog
         self._root_fd = root_fd
 
-    def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:  # noqa: ARG002 - files have no chunk
+    def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:  # files have no chunk
         return [Read((sample,), partial(self._payloads, sample)) for sample in samples]
 
     def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
@@ -137,7 +137,7 @@ class Deck(ServingPolicy):
         self._reserved.append(chosen)
         return chosen
 
-    def take(self, reserved: int, path: int = -1) -> Served:  # noqa: ARG002
+    def take(self, reserved: int, path: int = -1) -> Served:
         self._reserved.remove(reserved)
         return self._turn(reserved)
 

@@ -147,7 +147,7 @@ def test_lightning_resumes_to_the_sample(root: Path, tmp_path: Path, step: int) 
             self.trained: list[float] = []
             self.ends_at = ends_at
 
-        def training_step(self, batch: Any, number: int) -> Any:  # noqa: ARG002
+        def training_step(self, batch: Any, number: int) -> Any:
             if len(self.trained) == (self.ends_at or 0) * 4 > 0:
                 raise BrokenOffError
             self.trained += batch.flatten().tolist()

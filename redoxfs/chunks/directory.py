@@ -60,7 +60,7 @@ class DirectoryStore(ChunkStore):
         self._guards = guards
         self.native = Files(native_tree(catalog), root_fd, stamp=Stamp, file=FileBytes, guards=guards)
 
-    def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:  # noqa: ARG002 - files have no chunk
+    def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:  # files have no chunk
         """One read for each sample: the first sample, then the others in inode order."""
         members, member_at, inode = self._members, self._member_at, self._inode
         placed = []

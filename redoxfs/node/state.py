@@ -329,7 +329,6 @@ class SingleNode:
         return self._node.kept_turns(whole=True)
 
     async def go_on(self, turns: Turns, data: bytes) -> None:
-        del data
         self._node.restore(turns)
 
 

@@ -133,7 +133,7 @@ class InStore:
         return tuple(found)
 
     @contextmanager
-    def opened(self, archives: Sequence[Archive], some: Sequence[int]) -> Iterator[Mapping[int, int]]:  # noqa: ARG002
+    def opened(self, archives: Sequence[Archive], some: Sequence[int]) -> Iterator[Mapping[int, int]]:
         try:
             yield {at: at for at in some}
         finally:

@@ -84,7 +84,7 @@ class ObjectStore(ShardedStore):
     def _end(self, entries: Sequence[int]) -> int:
         return self._data_at[entries[-1]] + self._size[entries[-1]]
 
-    def _bytes_of(self, entry: int, offset: int, size: int, *, again: bool) -> bytes:  # noqa: ARG002 - nothing caches
+    def _bytes_of(self, entry: int, offset: int, size: int, *, again: bool) -> bytes:  # nothing caches
         if not size:
             return b""
         begin = self._data_at[entry] + offset

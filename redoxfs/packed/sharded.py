@@ -76,7 +76,7 @@ class ShardedStore(ChunkStore):
             guards=guards,
         )
 
-    def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:  # noqa: ARG002 - positions go by sample
+    def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:  # positions go by sample
         """The sweeps that take the least time on this storage. The sweep with the first sample comes first."""
         placed = []
         for sample in samples:
@@ -138,7 +138,7 @@ class ShardedStore(ChunkStore):
                 return data
         raise self._is_wrong(entry, self._data_at[entry] + begin)
 
-    def _access(self, entry: int) -> Access | None:  # noqa: ARG002 - a pack has the modes of its files
+    def _access(self, entry: int) -> Access | None:  # a pack has the modes of its files
         """Who may read a file now, if that has to be checked. Raises OSError."""
         return None
 

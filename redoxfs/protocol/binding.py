@@ -692,7 +692,7 @@ class DrawnBinding(Binding):
     def _wanted(self, path: int) -> bool:
         return path in self._due or super()._wanted(path)
 
-    def _outcome(self, path: int, file: int, thread: int) -> _Outcome:  # noqa: ARG002
+    def _outcome(self, path: int, file: int, thread: int) -> _Outcome:
         return JOIN
 
 

@@ -43,7 +43,6 @@ class Replayable(Policy, Protocol):
     def over_beside(self, unit: int, had: Flags, /) -> Sequence[int]:
         """The other classes or columns that begin a lap when ``unit`` does, as all their samples are in ``had``,
         bool[S]."""
-        del unit, had
         return ()
 
     def recover(self, turns: Turns) -> None:
@@ -242,22 +241,18 @@ class _Recorded:
         return Served(self._sample, preempted=self._preempted)
 
     def reserve(self, sample: int) -> int | None:
-        del sample
         if not self._is_new:
             return None
         self.laps.note_reserved(self._sample)
         return self._sample
 
     def take(self, reserved: int, path: int = -1) -> Served:
-        del path
         self.laps.note_turn(reserved)
         return Served(reserved)
 
     def put_back(self, reserved: int) -> bool:
-        del reserved
         return True
 
     def reserved(self, sample: int) -> Iterable[int]:
         """The reserved sample that a stat took over, if it did."""
-        del sample
         return () if self._sample == NO_SAMPLE else (self._sample,)

@@ -81,13 +81,11 @@ class _Serving(Protocol):
 
         ``number``: the epoch is at least that one, where nodes count them.
         """
-        del tree, number
         return False
 
     def pass_number(self, tree: int) -> int | None:
         """The number of the last epoch of a tree that was told here, or that a peer in it asked from. 0: none, or it is
         not known. None: they are not counted, as on one node."""
-        del tree
         return None
 
 
@@ -187,7 +185,7 @@ class SharedServingPolicy(SharedPolicy, _Serving, Protocol):
 
     def follow(self, requester: int, epoch: int, order: Numbers) -> None:
         """``requester``, this node or another, will ask in ``order`` in ``epoch``."""
-        del requester, epoch, order
+        return
 
     def figures(self) -> dict[str, Any]:
         """Its part of stats.json."""
@@ -201,7 +199,7 @@ class SharedServingPolicy(SharedPolicy, _Serving, Protocol):
     def rejoin(self, begun: Int32) -> None:
         """This process has taken the place of another. The laps that have ``begun``, the maximum over the peers, go on
         without its samples."""
-        del begun
+        return
 
     def kept(self) -> tuple[Turns, SharedState | None]:
         """What a checkpoint has of it."""

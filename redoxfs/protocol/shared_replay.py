@@ -72,7 +72,7 @@ class SharedReplay(Repetition):
         self._policy.settle()
         self._void()
 
-    def _expect(self, sample: int, *, is_chosen: bool, preempted: bool = False) -> None:  # noqa: ARG002
+    def _expect(self, sample: int, *, is_chosen: bool, preempted: bool = False) -> None:
         self._policy.expect((sample,) if is_chosen else ())
 
     def _deliver(self, delivered: Delivered) -> None:

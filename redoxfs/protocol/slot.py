@@ -117,7 +117,7 @@ class SlotPolicy(ServingPolicy):
         self._reserved.setdefault(column, {})[chosen] = False
         return chosen
 
-    def take(self, reserved: int, path: int = -1) -> Served:  # noqa: ARG002
+    def take(self, reserved: int, path: int = -1) -> Served:
         served = self._turn_of_reserved(reserved, preempted=False)
         self._had_a_turn(reserved)
         return served

@@ -192,6 +192,6 @@ class _Http(HTTPServer):
             with suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the signature is socketserver's
+    def handle_error(self, request: Any, client_address: Any) -> None:  # the signature is socketserver's
         # The client has gone, or the mount ends.
         log.debug("a scrape failed", exc_info=True)

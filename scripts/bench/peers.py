@@ -89,7 +89,6 @@ class Fake:
     turns = kept
 
     async def resume(self, kept: Mapping[str, bytes]) -> str:
-        del kept
         return ""
 
     async def follow_state(self, data: bytes) -> None:

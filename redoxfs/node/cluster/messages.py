@@ -117,7 +117,7 @@ class Messages:
         self._sent(self._contents.pop(id(reply), ()))
 
     def receive(self, answer: Answer, sizes: Sequence[int]) -> Sequence[Callable[[Payload], None]] | None:
-        del sizes  # the core keeps account of the sizes that the samples should have
+        # The core keeps account of the sizes that the samples should have.
         policy, node = self._policy, self._node
         if node.is_frozen:
             # The next process asks again.

@@ -35,15 +35,13 @@ class RepeatedPool(ChosenBefore):
         return Served(reserved)
 
     def put_back(self, reserved: int) -> bool:
-        del reserved
         return False
 
     def skip(self, cls: int, lap: int) -> list[int]:
-        del cls, lap  # the lap begins with the next choice
+        # The lap begins with the next choice.
         return []
 
     def is_resident(self, sample: int) -> bool:
-        del sample
         return False
 
     def begin_lap_without(self, cls: int, lap: int, held: Flags) -> None:
@@ -51,7 +49,7 @@ class RepeatedPool(ChosenBefore):
         self._had_array[members] &= held[members]
         self._laps[cls] = lap
 
-    def are_left(self, cls: int, members: Numbers) -> Flags:  # noqa: ARG002
+    def are_left(self, cls: int, members: Numbers) -> Flags:
         return self._had_array[members] == 0
 
     def leave_out(self, sample: int) -> bool:

@@ -342,7 +342,6 @@ class PoolPolicy(Loads, ServingPolicy):
     def begin_pass(self, tree: int | None, number: int = 0) -> bool:
         """The job says that an epoch of a tree begins, or of all: the next open of it begins a pass, whatever its path
         is. Returns whether there are passes."""
-        del number
         if self._passes is None:
             return False
         for run in self._passes.trees if tree is None else [self._passes.trees[tree]]:

@@ -102,7 +102,7 @@ class SlotNode(SharedServingPolicy):
             return reserved
         return self._requester.reserve(sample)
 
-    def take(self, reserved: int, path: int = -1) -> Served:  # noqa: ARG002
+    def take(self, reserved: int, path: int = -1) -> Served:
         if self._home_of[reserved] == self._node:
             return self._note(self._slots.take(reserved))
         return self._requester.take(reserved)
