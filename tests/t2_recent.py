@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redoxfs.cli.state_arguments import MOST_LESS
+from redoxfs.cli.kept_arguments import MOST_LESS
 from redoxfs.launch.control import ANSWER_LIMIT_BYTES
 from redoxfs.node.recent import MARKED, MARKS, TURNS, Batch, ForgottenError, RecentTurns
 from redoxfs.protocol.turns import Turns, taken_back

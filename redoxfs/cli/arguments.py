@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from redoxfs.cli import kept_arguments as kept
 from redoxfs.cli import values
-from redoxfs.cli.cache_arguments import add_cache, add_cache_options, add_warmup
-from redoxfs.cli.catalog_arguments import add_catalog, add_catalog_option
 from redoxfs.cli.exits import table_text
 from redoxfs.cli.open_arguments import add_profile, add_programs, add_slow_open
 from redoxfs.cli.options.building import built, default_of, flat
@@ -19,7 +18,6 @@ from redoxfs.cli.parser import HelpAll, Parser, Verbs, add_verb
 from redoxfs.cli.policy_arguments import add_layout, add_policy, add_sharing
 from redoxfs.cli.shared_arguments import add_archives, add_files, add_jobs, add_json, add_seconds, add_timeout
 from redoxfs.cli.simulate_arguments import add_simulate
-from redoxfs.cli.state_arguments import add_state
 from redoxfs.cli.telemetry_arguments import add_metrics, add_metrics_of_mount, add_report, add_stats, add_top
 from redoxfs.launch.defaults import DEFAULT_PORT, LOG_FORMATS, LOG_LEVELS
 from redoxfs.launch.errors import UsageError
@@ -427,7 +425,7 @@ def _add_inspect(verbs: "Verbs[Parser]") -> None:
     verb.add_argument("--cache", metavar="DIR", help="as mount with --cache DIR would serve it; DIR is not touched")
     add_json(verb)
     add_files(verb)
-    add_catalog_option(verb)
+    kept.add_catalog_option(verb)
     add_archives(verb)
     _add_memory(verb)
     add_layout(verb)
@@ -502,10 +500,10 @@ _GROUPS: dict[str, dict[str, Callable[["Verbs[Parser]"], None]]] = {
         "report": add_report,
     },
     "progress and copies": {
-        "state": add_state,
-        "cache": add_cache,
-        "warmup": add_warmup,
-        "catalog": add_catalog,
+        "state": kept.add_state,
+        "cache": kept.add_cache,
+        "warmup": kept.add_warmup,
+        "catalog": kept.add_catalog,
         "verify": _add_verify,
     },
     "several nodes": {
@@ -537,8 +535,8 @@ VERBS = {name: add for verbs in _GROUPS.values() for name, add in verbs.items()}
 def _add_served(verb: Parser) -> None:
     group = verb.add_argument_group("what is served")
     add_files(group)
-    verb.advanced(add_catalog_option(group), *add_archives(group))
-    verb.advanced(add_cache_options(group))
+    verb.advanced(kept.add_catalog_option(group), *add_archives(group))
+    verb.advanced(kept.add_cache_options(group))
 
 
 def _add_memory(verb: "argparse._ActionsContainer", *, default: str = " (default: a quarter of available)") -> None:
