@@ -12,10 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 PATIENCE_S = 60
 HERE = Path(__file__).parent
@@ -48,6 +48,52 @@ def last_line(said: str) -> str:
     return lines[-1].strip() if lines else "it failed without a word"
 
 
+class Served(NamedTuple):
+    """A server in the foreground at ``mountpoint``. ``enter`` runs in its process before the command."""
+
+    command: list[str]
+    mountpoint: Path
+    enter: Callable[[], None] | None = None
+
+
+@contextmanager
+def served_together(
+    asked: Sequence[Served], environment: Mapping[str, str] | None = None, patience_s: float = PATIENCE_S
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Run servers that may wait for each other."""
+    with ExitStack() as ends:
+        servers = []
+        for command, mountpoint, enter in asked:
+            mountpoint.mkdir(parents=True, exist_ok=True)
+            # Not a pipe, which nobody would read while it serves: a server that says much would wait for that.
+            said = ends.enter_context(tempfile.TemporaryFile())
+            server = subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=said, preexec_fn=enter, env=environment
+            )
+            ends.callback(_end_server, server, mountpoint)
+            servers.append((server, said))
+        deadline = time.monotonic() + patience_s
+        while not all(os.path.ismount(each.mountpoint) for each in asked):
+            for (server, said), each in zip(servers, asked, strict=True):
+                if server.poll() is not None or time.monotonic() > deadline:
+                    said.seek(0)
+                    raise SystemExit(f"{each.command[0]} did not mount: {said.read().decode(errors='replace')}")
+            time.sleep(0.02)
+        yield [server for server, _ in servers]
+
+
+def _end_server(server: subprocess.Popen[bytes], mountpoint: Path) -> None:
+    ended = subprocess.run(["umount", "-l", mountpoint], check=False, stderr=subprocess.DEVNULL)
+    if ended.returncode:
+        # It is not mounted yet.
+        server.terminate()
+    try:
+        server.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+
+
 @contextmanager
 def served_by(
     command: list[str],
@@ -56,29 +102,9 @@ def served_by(
     environment: Mapping[str, str] | None = None,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server in the foreground at ``mountpoint``. ``enter`` runs in its process before the command."""
-    mountpoint.mkdir(exist_ok=True)
-    # Not a pipe, which nobody would read while it serves: a server that says much would wait for that.
-    with tempfile.TemporaryFile() as said:
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, preexec_fn=enter, env=environment)
-        try:
-            deadline = time.monotonic() + patience_s
-            while not os.path.ismount(mountpoint):
-                if server.poll() is not None or time.monotonic() > deadline:
-                    said.seek(0)
-                    raise SystemExit(f"{command[0]} did not mount: {said.read().decode(errors='replace')}")
-                time.sleep(0.02)
-            yield server
-        finally:
-            ended = subprocess.run(["umount", "-l", mountpoint], check=False, stderr=subprocess.DEVNULL)
-            if ended.returncode:
-                # It is not mounted yet.
-                server.terminate()
-            try:
-                server.wait(PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
+    """Run one server."""
+    with served_together([Served(command, mountpoint, enter)], environment, patience_s) as (server,):
+        yield server
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,25 +105,13 @@ class Network:
 @contextmanager
 def nodes_up(network: Network, source: Path, folder: Path, options: Sequence[str]) -> Iterator[list[Path]]:
     """Mount the source in each namespace. The mountpoints."""
-    mountpoints = [folder / str(node) for node in range(len(network.spaces))]
-    with ExitStack() as ends:
-        started = []
-        for node, (space, mountpoint) in enumerate(zip(network.spaces, mountpoints, strict=True)):
-            mountpoint.mkdir(parents=True, exist_ok=True)
-            command = ["nsenter", f"--net=/run/netns/{space}", sys.executable, "-m", "redoxfs", "mount", *options]
-            command += ["--nodes", ",".join(network.addresses), "--node-rank", str(node), "--insecure"]
-            command += [str(source), str(mountpoint)]
-            started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
-            umount = [sys.executable, "-m", "redoxfs", "umount", str(mountpoint)]
-            ends.callback(subprocess.run, umount, check=False, capture_output=True)
-        failed = []
-        for process in started:
-            _, said = process.communicate(timeout=mounts.PATIENCE_S)
-            if process.returncode:
-                failed.append(said)
-        if failed:
-            raise SystemExit(failed[0])
-        yield mountpoints
+    asked = []
+    for node, space in enumerate(network.spaces):
+        joins = ["--nodes", ",".join(network.addresses), "--node-rank", str(node), "--insecure"]
+        command = mounts.redoxfs(source, folder / str(node), *options, *joins)
+        asked.append(mounts.Served(["nsenter", f"--net=/run/netns/{space}", *command], folder / str(node)))
+    with mounts.served_together(asked):
+        yield [each.mountpoint for each in asked]
 
 
 def read_epochs(mountpoints: Sequence[Path], names: Sequence[str], epochs: int, network: Network) -> dict[str, Any]:

@@ -36,8 +36,6 @@ from netspaces import Network
 from ports import reserve
 from seaweed import BUCKET, Seaweed, seaweed, settings
 
-from redoxfs.linux.detach import detach
-
 ADDRESS = f"s3://{BUCKET}/data"
 COLUMNS = ("nodes", "mb_per_s", "bare_mb_per_s", "share", "depth", "piece_bytes", "fetched_share")
 
@@ -107,17 +105,7 @@ def read_ranges() -> None:
 
 def read_part(part: list[tuple[Path, str]]) -> list[bytes]:
     """What one process does: read its files whole; the first eight bytes of each, its number."""
-    found = []
-    for mountpoint, path in part:
-        fd = os.open(mountpoint / path, os.O_RDONLY)
-        try:
-            first = os.read(fd, 1 << 20)
-            while os.read(fd, 1 << 20):
-                pass
-        finally:
-            os.close(fd)
-        found.append(first[:8])
-    return found
+    return [(mountpoint / path).read_bytes()[:8] for mountpoint, path in part]
 
 
 def read_files(mountpoints: list[Path], paths: list[str], readers: int, seed: int, expected: int) -> float:
@@ -140,30 +128,14 @@ def read_files(mountpoints: list[Path], paths: list[str], readers: int, seed: in
 def mounted(folder: Path, nodes: int, memory: int, env: dict[str, str]) -> Iterator[list[Path]]:
     """The dataset on so many nodes."""
     addresses = ",".join(f"127.0.0.1:{port}" for port in reserve(nodes))
-    mountpoints = [folder / f"mnt{node}" for node in range(nodes)]
-    started = []
-    try:
-        for node, mountpoint in enumerate(mountpoints):
-            mountpoint.mkdir()
-            words = ["mount", ADDRESS, str(mountpoint), "--memory", str(memory)]
-            if nodes > 1:
-                words += ["--nodes", addresses, "--node-rank", str(node), "--insecure"]
-            started.append(subprocess.Popen([sys.executable, "-m", "redoxfs", *words], env=env, stderr=subprocess.PIPE))
-        for process in started:
-            _, said = process.communicate()
-            if process.returncode:
-                raise SystemExit(said.decode())
-        yield mountpoints
-    finally:
-        for mountpoint in mountpoints:
-            ended = subprocess.run(
-                [sys.executable, "-m", "redoxfs", "umount", str(mountpoint)], env=env, capture_output=True, check=False
-            )
-            if ended.returncode:
-                try:
-                    detach(mountpoint)
-                except OSError:
-                    continue
+    asked = []
+    for node in range(nodes):
+        joins = ["--nodes", addresses, "--node-rank", str(node), "--insecure"] if nodes > 1 else []
+        mountpoint = folder / f"mnt{node}"
+        command = mounts.redoxfs(ADDRESS, mountpoint, "--memory", str(memory), *joins)
+        asked.append(mounts.Served(command, mountpoint))
+    with mounts.served_together(asked, env):
+        yield [each.mountpoint for each in asked]
 
 
 def measure(options: argparse.Namespace, folder: Path, server: Seaweed) -> dict[str, Any]:

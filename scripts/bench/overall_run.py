@@ -6,7 +6,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,24 +248,20 @@ class Run:
         if way == "slot":
             options += ["--policy", "slot", "--chunk-size", str(CHUNK_SIZE)]
             options += ["--sampler", "torch-distributed"] * (len(self._places) > 1)
-        mountpoints, servers = [], []
+        asked = []
+        for place in self._places:
+            more = []
+            if self._network:
+                more = ["--nodes", ",".join(self._network.addresses), "--node-rank", str(place.rank), "--insecure"]
+            mountpoint, source = self._work / f"mnt{place.rank}", "data" if way == "directory" else "packed"
+            command = [*place.inside, *mounts.redoxfs(place.files / source, mountpoint, *options, *more)]
+            asked.append(mounts.Served(command, mountpoint, place.daemon.enter))
         with ExitStack() as stack:
-            for place in self._places:
-                mountpoint = self._work / f"mnt{place.rank}"
-                mountpoint.mkdir(exist_ok=True)
-                more = []
-                if self._network:
-                    more = ["--nodes", ",".join(self._network.addresses), "--node-rank", str(place.rank), "--insecure"]
-                source = place.files / ("data" if way == "directory" else "packed")
-                command = [*place.inside, *mounts.redoxfs(source, mountpoint, *options, *more)]
-                server = subprocess.Popen(
-                    command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=place.daemon.enter
-                )
-                stack.callback(_end, server, mountpoint)
-                mountpoints.append(mountpoint)
-                servers.append(server)
-            _wait_until(lambda: all(os.path.ismount(mountpoint) for mountpoint in mountpoints), servers)
-            yield mountpoints, [server.pid for server in servers]
+            try:
+                servers = stack.enter_context(mounts.served_together(asked, patience_s=PATIENCE_S))
+            except SystemExit as error:
+                raise RefusedError(mounts.last_line(str(error))) from None
+            yield [each.mountpoint for each in asked], [server.pid for server in servers]
 
     def _host(self, rank: int) -> str:
         return self._network.addresses[rank].rpartition(":")[0] if self._network else "127.0.0.1"
@@ -336,29 +332,8 @@ def set_up(
         yield run
 
 
-def _wait_until(done: Callable[[], bool], servers: Sequence["subprocess.Popen[bytes]"]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        for server in servers:
-            if server.poll() is not None:
-                said = server.stderr.read().decode().strip() if server.stderr else ""
-                raise RefusedError(said.splitlines()[-1] if said else f"redoxfs ended with {server.returncode}")
-        if time.monotonic() > deadline:
-            raise SystemExit(f"redoxfs did not mount within {PATIENCE_S} s")
-        time.sleep(0.02)
-
-
 class RefusedError(Exception):
     """redoxfs refused to mount: its own line."""
-
-
-def _end(server: "subprocess.Popen[bytes]", mountpoint: Path) -> None:
-    subprocess.run(["umount", "-l", mountpoint], check=False, stderr=subprocess.DEVNULL)
-    server.terminate()
-    try:
-        server.communicate(timeout=PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        server.kill()
 
 
 def _finish(process: "subprocess.Popen[str]") -> None:
