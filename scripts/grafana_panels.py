@@ -41,6 +41,7 @@ from grafana_foundation_sdk.models.heatmap import HeatmapColorMode, HeatmapColor
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 PROMETHEUS = DataSourceRef(type_val="prometheus", uid="${datasource}")
+"""Of a panel, and so of its queries."""
 
 OF_TARGET = 'job=~"$job",instance=~"$instance"'
 OF_UP = f'{OF_TARGET},mount=~"$mount"'
@@ -105,11 +106,11 @@ def quantile(q: float, name: str, *labels: str, by: str = "") -> str:
 
 
 def query(expression: str, legend: str = MOUNT) -> prometheus.Dataquery:
-    return prometheus.Dataquery().datasource(PROMETHEUS).expr(expression).legend_format(legend).range()
+    return prometheus.Dataquery().expr(expression).legend_format(legend).range()
 
 
 def instant(expression: str, legend: str = "__auto") -> prometheus.Dataquery:
-    return prometheus.Dataquery().datasource(PROMETHEUS).expr(expression).legend_format(legend).instant()
+    return prometheus.Dataquery().expr(expression).legend_format(legend).instant()
 
 
 def lettered(queries: Sequence[prometheus.Dataquery]) -> list[prometheus.Dataquery]:
