@@ -103,7 +103,7 @@ class Worker:
 
         name = target.name
         if name not in self._lines:
-            self._lines[name] = Lines(target.functions)
+            self._lines[name] = Lines(target.modules)
             self._runs[name] = 0
             self._known[name] = set()
             self._corpus[name] = []
@@ -369,7 +369,7 @@ def finds(out: Path) -> list[Path]:
 
 
 def summary(out: Path, *, missed: bool) -> str:
-    """What ran, by target: inputs, and lines of the parser's functions that ran."""
+    """What ran, by target: inputs, and lines of the functions that were called."""
     runs: dict[str, int] = {}
     seen: dict[str, set[tuple[str, int]]] = {}
     every: dict[str, set[tuple[str, int]]] = {}
@@ -405,7 +405,7 @@ def reproduce(path: Path, name: str) -> int:
         fuzz_targets.begin(Path(room))
         target = fuzz_targets.named(name)
         target.seeds()
-        trouble = judged(target, decoded(path.read_bytes()), Lines(target.functions))
+        trouble = judged(target, decoded(path.read_bytes()), Lines(target.modules))
     print("nothing is wrong" if trouble is None else "\n".join(trouble))
     return 0 if trouble is None else 1
 

@@ -21,12 +21,11 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from stat import S_IFDIR, S_IFLNK, S_IFREG
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import trio
 import xxhash
-from fuzz_lines import Functions
 from fuzz_mutations import Parts
 from rich.console import Console
 
@@ -98,14 +97,14 @@ def put_in_place(module: types.ModuleType, **functions: object) -> None:
 class Target:
     """A parser, or a few that read the same thing.
 
-    ``functions``  whose lines count as its own
-    ``words``      what its format has, for changes of bytes
-    ``declared``   errors with a line for a person
-    ``traced``     share of the inputs whose lines are looked at, which makes some parsers much slower
+    ``modules``   whose functions count as its own, if they are called
+    ``words``     what its format has, for changes of bytes
+    ``declared``  errors with a line for a person
+    ``traced``    share of the inputs whose lines are looked at, which makes some parsers much slower
     """
 
     name = ""
-    functions: ClassVar[Functions] = {}
+    modules: tuple[str, ...] = ()
     words: Sequence[bytes] = ()
     declared: tuple[type[BaseException], ...] = ()
     needs_native = False
@@ -141,21 +140,15 @@ class Stats(Target):
     """stats.json: for `status`, `top`, `doctor`, `metrics`, `debug`, `umount` and a second `mount`."""
 
     name = "stats"
-    functions: ClassVar[Functions] = {
-        "redoxfs.launch.control_files": ("parsed_stats", "plain_stats", "with_texts", "understood", "_no_number"),
-        "redoxfs.cli.status": (
-            "rows", "peers", "from_other_nodes", "_restarts", "_time", "_dataset", "_chunk_loads", "_cache", "_joined",
-            "_if_any", "_laps", "_splits", "_waits", "_bytes", "_memory",
-        ),
-        "redoxfs.doctor.mount": (
-            "check_mount", "_found", "_errors", "_changed", "_waits", "_waiting", "_slowest_peer", "_memory", "_cache",
-            "_keeper", "_peers", "addresses_of", "source_of",
-        ),
-        "redoxfs.doctor.bundle": ("_stats",),
-        "redoxfs.cli.umount": ("_daemon_of",),
-        "redoxfs.telemetry.split_line": ("split_line", "split_lines"),
-        "redoxfs.telemetry.rates": ("between",),
-    }  # fmt: skip
+    modules = (
+        "redoxfs.launch.control_files",
+        "redoxfs.cli.status",
+        "redoxfs.doctor.mount",
+        "redoxfs.doctor.bundle",
+        "redoxfs.cli.umount",
+        "redoxfs.telemetry.split_line",
+        "redoxfs.telemetry.rates",
+    )
     words = (b'"peers"', b'"laps"', b"null", b"NaN", b"Infinity", b"-1", b"1e400", b"\\u001b", b"\\ud800", b"{", b"[")
     declared = (CommandError,)
 
@@ -203,14 +196,7 @@ class Top(Target):
     """stats.json, for `top`."""
 
     name = "top"
-    functions: ClassVar[Functions] = {
-        "redoxfs.cli.top_view": ("MountView", "printable"),
-        "redoxfs.cli.top_screen": (
-            "take_in", "screen", "_detail", "_facts", "_picture", "_waits", "_peers", "_since", "_half_and_most",
-            "_side_by_side", "_rows", "_rate", "_redirected", "_longest", "_total", "_peers_ready", "_lap", "_left",
-            "is_one_cluster",
-        ),
-    }  # fmt: skip
+    modules = ("redoxfs.cli.top_view", "redoxfs.cli.top_screen")
     words = Stats.words
     traced = 0.2
 
@@ -235,10 +221,7 @@ class Metrics(Target):
     """stats.json of this user's mounts, for `redoxfs metrics`."""
 
     name = "metrics"
-    functions: ClassVar[Functions] = {
-        "redoxfs.telemetry.prometheus": ("collect", "_families", "_family", "_texts", "buckets"),
-        "redoxfs.telemetry.metric": ("values", "_found", "_elements"),
-    }
+    modules = ("redoxfs.telemetry.prometheus", "redoxfs.telemetry.metric")
     declared = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
     """Only this user's own daemon is asked; a request that fails is answered with an error."""
 
@@ -254,11 +237,7 @@ class History(Target):
     """history.json, and files of figures, for `redoxfs report`."""
 
     name = "history"
-    functions: ClassVar[Functions] = {
-        "redoxfs.cli.report": ("run", "_input"),
-        "redoxfs.report.inputs": ("recognized", "about", "_rows", "_table_in", "_is_table", "_flat", "_is_plain"),
-        "redoxfs.telemetry.history_form": ("read", "is_history", "_snapshots", "stats_of"),
-    }
+    modules = ("redoxfs.cli.report", "redoxfs.report.inputs", "redoxfs.telemetry.history_form")
     words = (b"null", b"NaN", b"1e400", b"-1", b'"points"', b'"time"', b'"laps"', b"<script>")
     declared = (CommandError,)
 
@@ -294,7 +273,7 @@ class AccessLog(Target):
     """Lines of the access log, for `redoxfs profile`."""
 
     name = "access-log"
-    functions: ClassVar[Functions] = {"redoxfs.telemetry.access_log": ("parse", "lost_of", "unescaped", "_number")}
+    modules = ("redoxfs.telemetry.access_log",)
     words = (b"\t", b"\\x", b"failed:EIO", b"resident", b"-", b"Z", b"\xc2\x9b", b"99999999999999999999")
     declared = (ValueError,)
 
@@ -313,9 +292,7 @@ class HistoryBlock(Target):
     """The history in memory that a daemon takes over from one that died."""
 
     name = "history-block"
-    functions: ClassVar[Functions] = {
-        "redoxfs.telemetry.history": ("__init__", "_write", "take_in", "_follow_clock", "add", "copy")
-    }
+    modules = ("redoxfs.telemetry.history",)
 
     def seeds(self) -> list[Parts]:
         memory = bytearray(history.memory_bytes())
@@ -386,17 +363,7 @@ class Folder:
         return self.path
 
 
-_PACKED = {
-    "redoxfs.packed.index": (
-        "load_index", "read_manifest", "tree_of", "positions_of", "_assemble", "_wrong_cells", "_wrong_positions",
-        "_are_apart", "_damaged", "block_offsets", "_checksum",
-    ),
-    "redoxfs.dataset.stored": (
-        "children_of", "catalog_of", "must_be_text", "wrong_tree", "_first", "_are_offsets", "_not_ascending", "_word",
-        "wrong_catalog", "in_range",
-    ),
-    "redoxfs.dataset.array_files": ("load", "open_plain", "_checked", "_header", "_checksum"),
-}  # fmt: skip
+_PACKED: tuple[str, ...] = ("redoxfs.packed.index", "redoxfs.dataset.stored", "redoxfs.dataset.array_files")
 
 
 def _packed_seed() -> Parts:
@@ -435,7 +402,7 @@ class Packed(Target):
 
     name = "packed"
     traced = 0.3
-    functions: ClassVar[Functions] = _PACKED
+    modules = _PACKED
     words = (b"tree-000000.tar", b"../x", b"1e400", b"Infinity", b"null", b'"shards"', b"<i8", b"|O", b"fortran_order")
     declared = (packed_index.DamagedDatasetError,)
 
@@ -456,10 +423,7 @@ class Packing(Target):
     """A manifest in the folder that `pack` is to fill."""
 
     name = "packing"
-    functions: ClassVar[Functions] = {
-        "redoxfs.packed.packing": ("packed_before", "_facts"),
-        "redoxfs.packed.index": ("read_manifest",),
-    }
+    modules = ("redoxfs.packed.packing", "redoxfs.packed.index")
     declared = (packed_index.DamagedDatasetError, PackError)
 
     def seeds(self) -> list[Parts]:
@@ -504,9 +468,7 @@ class Objects(Packed):
     """The same in an object store, on its way to the cache."""
 
     name = "objects"
-    functions: ClassVar[Functions] = {
-        "redoxfs.objects.index": ("_fetch", "_is_whole", "_install", "_arrays", "_versions", "_all", "load")
-    }
+    modules = ("redoxfs.objects.index",)
 
     def seeds(self) -> list[Parts]:
         seed = _packed_seed()
@@ -525,10 +487,7 @@ class CatalogFile(Target):
     """A catalog in a file, for `mount --catalog`."""
 
     name = "catalog"
-    functions: ClassVar[Functions] = {
-        "redoxfs.dataset.catalog_file": ("read_catalog", "_read", "_arrays"),
-        "redoxfs.dataset.stored": _PACKED["redoxfs.dataset.stored"],
-    }
+    modules = ("redoxfs.dataset.catalog_file", "redoxfs.dataset.stored")
     words = (b'"constant": true', b'"length": 1099511627776', b"null", b"1e400")
     declared = (catalog_file.DamagedCatalogError, OSError)
 
@@ -570,7 +529,7 @@ class ScanCache(Target):
     """The folder of an earlier scan: damaged, since only this user can write to it."""
 
     name = "scan-cache"
-    functions: ClassVar[Functions] = {"redoxfs.dataset.cache": ("_load", "_earlier", "_directories", "_changed")}
+    modules = ("redoxfs.dataset.cache",)
     needs_native = True
 
     def seeds(self) -> list[Parts]:
@@ -596,12 +555,7 @@ class Table(Target):
     """A class table."""
 
     name = "class-table"
-    functions: ClassVar[Functions] = {
-        "redoxfs.dataset.table": (
-            "check_table", "read_table", "_saw", "_split_in_words", "_open", "_lines", "_header", "_column", "_key",
-            "_listed", "_Finder", "_refuse_inodes", "show_text",
-        )
-    }  # fmt: skip
+    modules = ("redoxfs.dataset.table",)
     words = (b",", b'"', b"\r\n", b"path", b"class", b"split", b"label", b"a/0.jpg", b"\xff", b"\xef\xbb\xbf", b"\x00")
     declared = (ClassesError,)
 
@@ -625,10 +579,7 @@ class Segments(Target):
     """The index of copies on a local disk."""
 
     name = "segments"
-    functions: ClassVar[Functions] = {
-        "redoxfs.cache.segments": ("read_batches", "_batch_at", "_next_magic", "_checksum", "_read", "is_sound"),
-        "redoxfs.cache.folder": ("_entry", "_used_bytes"),
-    }
+    modules = ("redoxfs.cache.segments", "redoxfs.cache.folder")
     words = (struct.pack("<Q", segments.KEPT), struct.pack("<Q", segments.TAKEN_BACK))
 
     def seeds(self) -> list[Parts]:
@@ -672,9 +623,7 @@ class State(Target):
     """A state file, for --resume and `redoxfs state load`."""
 
     name = "state"
-    functions: ClassVar[Functions] = {
-        "redoxfs.node.state": ("decode", "_head", "read_bytes", "check", "summary", "line_of", "name_of")
-    }
+    modules = ("redoxfs.node.state",)
     declared = (state.StateError,)
 
     def seeds(self) -> list[Parts]:
@@ -719,7 +668,7 @@ class Checkpoint(Target):
     """The memory of a daemon that died."""
 
     name = "checkpoint"
-    functions: ClassVar[Functions] = {"redoxfs.node.checkpoint": ("decode",)}
+    modules = ("redoxfs.node.checkpoint",)
     declared = (checkpoint.CheckpointError,)
 
     def seeds(self) -> list[Parts]:
@@ -775,15 +724,15 @@ class Control(Target):
     """Requests at the control socket of a daemon, and the data of each verb."""
 
     name = "control"
-    functions: ClassVar[Functions] = {
-        "redoxfs.node.control": ("_answer", "_parsed", "_call", "line", "data"),
-        "redoxfs.node.drawing": ("_parsed", "samples"),
-        "redoxfs.node.opened_ahead": ("turns_since", "take_back", "save_less"),
-        "redoxfs.node.told_epochs": ("_parsed", "begin_of_rank", "tree_of"),
-        "redoxfs.node.state": ("load", "save", "save_turns", "hand_over", "decoded_whole"),
-        "redoxfs.node.cluster.views": ("view",),
-        "redoxfs.node.recent": ("since", "last"),
-    }
+    modules = (
+        "redoxfs.node.control",
+        "redoxfs.node.drawing",
+        "redoxfs.node.opened_ahead",
+        "redoxfs.node.told_epochs",
+        "redoxfs.node.state",
+        "redoxfs.node.cluster.views",
+        "redoxfs.node.recent",
+    )
     words = (
         b'{"do": "',
         b'"bytes": ',
@@ -880,7 +829,7 @@ class Answers(Target):
     """Answers at a control socket, for a client."""
 
     name = "control-answer"
-    functions: ClassVar[Functions] = {"redoxfs.launch.control": ("answer_of",), "redoxfs.cli.status": ("_received",)}
+    modules = ("redoxfs.launch.control", "redoxfs.cli.status")
     declared = (OSError, ValueError)
 
     def seeds(self) -> list[Parts]:
@@ -908,13 +857,7 @@ class Meeting(Target):
     """The lines that nodes exchange when they meet, and lists of nodes."""
 
     name = "meeting"
-    functions: ClassVar[Functions] = {
-        "redoxfs.launch.rendezvous": ("_enter", "_nodes_in", "_members"),
-        "redoxfs.launch.addresses": (
-            "split_address", "checked_host", "port_of", "joined", "is_literal", "check_members", "expand", "_numbers",
-        ),
-        "redoxfs.launch.members": ("parse_nodes",),
-    }  # fmt: skip
+    modules = ("redoxfs.launch.rendezvous", "redoxfs.launch.addresses", "redoxfs.launch.members")
     words = (b"[", b"]", b"-", b",", b":", b"n[001-999]", b"[::1]", b"dns:", b"auto:", b"0.0.0.0", b"65536")
     declared = (UsageError,)
 
@@ -948,7 +891,7 @@ class Traces(Target):
 
     name = "traces"
     needs_grpc = True
-    functions: ClassVar[Functions] = {"redoxfs.peers.traces": ("take", "_check", "forget")}
+    modules = ("redoxfs.peers.traces",)
     declared = (ValueError,)
 
     def seeds(self) -> list[Parts]:
@@ -973,10 +916,7 @@ class Handover(Target):
 
     name = "csi"
     needs_grpc = True
-    functions: ClassVar[Functions] = {
-        "redoxfs.launch.handover": ("_decoded",),
-        "redoxfs.csi.records": ("_record", "_is_texts"),
-    }
+    modules = ("redoxfs.launch.handover", "redoxfs.csi.records")
     declared = (ValueError, TypeError)
 
     def seeds(self) -> list[Parts]:
@@ -1005,7 +945,7 @@ class SecondMount(Target):
     """stats.json, for a second process that asks for the same mount."""
 
     name = "second-mount"
-    functions: ClassVar[Functions] = {"redoxfs.cli.mount": ("_share",)}
+    modules = ("redoxfs.cli.mount",)
     declared = (CommandError,)
 
     def seeds(self) -> list[Parts]:
