@@ -15,8 +15,8 @@
 //   returns about as much as it frees: from the spans that wait, and if there are none, the pages of the object that it
 //   drops.
 //
-// `scripts/bench/buffers.c` with 256 MiB in use and 16 threads: CPU time of a buffer, with writing it and the
-// benchmark's queue; RSS by the bytes in use, on average and at most.
+// Measured with 256 MiB in use, which 16 threads allocate and write and one drops at random: CPU time of a buffer, with
+// writing it and the queue between them; RSS by the bytes in use, on average and at most.
 //
 //                           100 kB            10 kB            1 kB to 8 MB      1.5, 10, 100, 300 kB in turn
 //     this                   27 us 1.10 1.11  16 us 1.11 1.12   75 us 1.07 1.10  35 us 1.23 1.41
