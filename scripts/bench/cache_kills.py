@@ -12,16 +12,15 @@ anything was wrong. 30 deaths take a few minutes. With fusermount3 it needs no r
 
 import argparse
 import json
-import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,37 +33,19 @@ SMALLEST_BYTES, LARGEST_BYTES = 50_000, 150_000
 READERS = 8
 
 
-def redoxfs(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "redoxfs", *map(str, words)], capture_output=True, text=True, check=False
-    )
-
-
-def mount(work: Path, options: list[str]) -> None:
-    done = redoxfs("mount", "--no-keeper", work / "data", work / "mnt", *options)
-    if done.returncode:
-        raise SystemExit(f"redoxfs did not mount: {done.stderr}")
-
-
-def umount(work: Path) -> None:
-    redoxfs("umount", "--lazy", work / "mnt")
-
-
-def read_until_it_dies(work: Path, names: list[str], kill_after_s: float) -> None:
+def read_until_it_dies(server: "subprocess.Popen[bytes]", folder: Path, names: list[str], kill_after_s: float) -> None:
     """Read an epoch, and kill the daemon after so many seconds, or at the end of the epoch."""
-    pid = int(mounts.stats(work / "mnt")["pid"])
-    process = os.pidfd_open(pid)
     is_over = threading.Event()
 
     def kill() -> None:
         is_over.wait(kill_after_s)
-        signal.pidfd_send_signal(process, signal.SIGKILL)
+        server.kill()
 
     def read(part: list[str]) -> None:
         # Until it is killed.
         with suppress(OSError):
             for name in part:
-                (work / "mnt" / name).read_bytes()
+                (folder / name).read_bytes()
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -74,7 +55,6 @@ def read_until_it_dies(work: Path, names: list[str], kill_after_s: float) -> Non
     finally:
         is_over.set()
         killer.join()
-        os.close(process)
 
 
 def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
@@ -83,32 +63,27 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     at_random = random.Random(arguments.seed)
     console.print(f"making {arguments.files:,} files …")
     names = make_files(work / "data", arguments.files, SMALLEST_BYTES, LARGEST_BYTES, classes=8)
-    paths = {name: str(work / "mnt" / name) for name in names}
-    (work / "mnt").mkdir()
-    copies = work / "copies"
+    mnt, copies = work / "mnt", work / "copies"
+    paths = {name: str(mnt / name) for name in names}
     options = ["--classes", "dir", "--memory", f"{arguments.memory_mb}MiB", "--cache", str(copies)]
-    mount(work, options)
-    try:
+    # In the foreground, so without a keeper.
+    served = partial(mounts.served_by, mounts.redoxfs(work / "data", mnt, *options), mnt)
+    with served():
         epoch_s = read_epoch(paths, READERS).seconds
-    finally:
-        umount(work)
     rows = []
     for number in range(1, 1 + arguments.kills):
         shutil.rmtree(copies, ignore_errors=True)
         after_s = at_random.uniform(0, epoch_s)
         at_random.shuffle(names)
-        try:
-            mount(work, options)
-            read_until_it_dies(work, names, after_s)
-            umount(work)
-            verified = redoxfs("cache", "verify", copies, "--json")
-            damaged = [entry["damaged_files"] + entry["damaged_index_bytes"] for entry in json.loads(verified.stdout)]
-            kept = sum(entry["files"] for entry in json.loads(verified.stdout))
-            mount(work, options)
+        with served() as server:
+            read_until_it_dies(server, mnt, names, after_s)
+        verify = [sys.executable, "-P", "-m", "redoxfs", "cache", "verify", str(copies), "--json"]
+        verified = json.loads(subprocess.run(verify, stdout=subprocess.PIPE, check=False).stdout)
+        damaged = [entry["damaged_files"] + entry["damaged_index_bytes"] for entry in verified]
+        kept = sum(entry["files"] for entry in verified)
+        with served():
             epoch = read_epoch(paths, READERS)
-            stats = mounts.stats(work / "mnt")
-        finally:
-            umount(work)
+            stats = mounts.stats(mnt)
         rows.append(
             {
                 "kill": number,
