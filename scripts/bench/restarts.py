@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any
 
 import mounts
-from results import options_of, tell, write
+from results import options_of, shares, tell, write
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
@@ -83,11 +83,6 @@ COLUMNS = (
 
 WHOLE_EPOCHS_UP_TO = 100_000
 PROBLEMS_SHOWN = 20
-
-
-def shares(count: int, parts: int) -> list[int]:
-    """``count`` in parts that differ by one at most."""
-    return [(count + i) // parts for i in reversed(range(parts))]
 
 
 def files_at(root: Path, files: int, classes: int, largest_bytes: int, *, groups: bool) -> Path:

@@ -82,6 +82,11 @@ def medians(rows: Sequence[Row], *names: str) -> list[Row]:
     ]
 
 
+def shares(count: int, parts: int) -> list[int]:
+    """``count`` in parts that differ by one at most."""
+    return [(count + i) // parts for i in reversed(range(parts))]
+
+
 def check_plot() -> None:
     """Exits where no figure can be drawn. Call it before minutes of measurements."""
     # Importing it takes memory, which the processes that are measured must not have.

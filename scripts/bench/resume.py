@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import mounts
-from results import options_of, parse_quick, tell
+from results import options_of, parse_quick, shares, tell
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -115,11 +115,6 @@ def measure(folder: Path, source: Path, case: Case, kills: int, files: int, draw
         return {**asdict(case), **found, "redirected": stats["redirected"], "errors": stats["errors"]}
     finally:
         machine.clear()
-
-
-def shares(count: int, parts: int) -> list[int]:
-    """``count`` in parts that differ by one at most."""
-    return [(count + i) // parts for i in reversed(range(parts))]
 
 
 def main() -> int:
