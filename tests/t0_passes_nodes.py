@@ -594,6 +594,23 @@ def test_what_readers_have_reserved_comes_in_the_epochs_of_other_nodes_as_well(f
     assert sorted(map(str, reserved)) == ["0", "1", "2", "3"]
 
 
+def test_a_size_from_before_an_epoch_is_of_no_sample_that_came_in_it_at_another_node() -> None:
+    """Node 0 has all samples. Node 1 is told of the epoch before it, and a program lists the files of node 0."""
+    job = Job(2, [0] * 4)
+    node = job.nodes[0]
+    for number in (0, 1, 1):
+        job.tell(number)
+    got = [job.open(1, path) for path in range(2)]
+    reserved = [node.reserve(path) for path in range(4)]
+    assert node.begin_pass(None)
+    assert sorted(node.revoked) == sorted(got)
+    for path in range(2, 4):
+        sample = reserved[path]
+        assert isinstance(sample, int)
+        got.append(job.open(0, path) if sample in node.revoked else node.take(sample, path).sample)
+    assert sorted(got) == [0, 1, 2, 3]
+
+
 def test_one_node_may_be_told_alone_for_ever() -> None:
     """As of a validation that the first rank reads. What others remember of its epochs has a bound."""
     job = Job(3, [path % 4 for path in range(120)])

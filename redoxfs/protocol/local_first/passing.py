@@ -97,6 +97,12 @@ class Passing(Laps):
         own, number = self._passes.samples(tree), tree.number
         ahead = self._ahead.pop((number, tree.epoch + 1), {})
         self._ahead = {key: given for key, given in self._ahead.items() if key[0] != number or key[1] > tree.epoch}
+        for sample in ahead:
+            # Another node's readers have had it in this epoch.
+            if self._reservations.remove_own(self._class_of[sample], sample):
+                self.revoked.append(sample)
+                if not self._pool.put_back(sample):
+                    self.unloaded.append(sample)
         rest = self._passes.begin_now(tree, [*ahead])
         self._rest_array[own] = self._rest_array[own] << 1 | rest[own]
         self._late = {
