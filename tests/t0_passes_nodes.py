@@ -604,6 +604,7 @@ def test_a_size_from_before_an_epoch_is_of_no_sample_that_came_in_it_at_another_
     reserved = [node.reserve(path) for path in range(4)]
     assert node.begin_pass(None)
     assert sorted(node.revoked) == sorted(got)
+    assert not node._late, "one that continues has no empty list, and others in another order for it"
     for path in range(2, 4):
         sample = reserved[path]
         assert isinstance(sample, int)

@@ -123,7 +123,7 @@ class Passing(Laps):
         self.revoked += reserved
         late += reserved
         epoch = self._tree_of_class[cls].epoch
-        if epoch != UNKNOWN:
+        if late and epoch != UNKNOWN:
             self._late.setdefault((cls, epoch - 1), []).extend(late)
         for sample in late:
             self._taken_at.pop(sample, None)
