@@ -2,8 +2,8 @@
 
 Invariants:
 
-- A mount that nobody serves yet has its descriptor here (`Volume._device`), so programs wait. When it was handed over,
-  it is only with the sidecar, so its end is the end of the mount.
+- A mount that nobody serves yet has its descriptor here (`Volume._device`), so programs wait. Once the sidecar is
+  ready, only that has it, so its end is the end of the mount.
 - Publish and unpublish never wait for a sidecar. Each volume has a thread that waits for its sidecars, with deadlines,
   and holds the volume's lock only while it looks at the mount and mounts.
 - What the plugin does can be done again: after a crash at any point, a repeated publish or unpublish completes it.
@@ -13,6 +13,7 @@ gRPC's threads call `publish` and `unpublish`; the threads of the volumes are th
 
 import logging
 import os
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -307,10 +308,26 @@ class Volume:
                 # The sidecar ended before it had the mount. Programs wait on, for the next one.
                 self._device = device
                 raise
-            device.close()
-        log.info("the sidecar of pod %s serves %s", self.record.pod, self._place.target)
-        if is_ready(connection):
-            device.widen_readahead()
+        is_kept = False
+        try:
+            if is_ready(connection):
+                log.info("the sidecar of pod %s serves %s", self.record.pod, self._place.target)
+                device.widen_readahead()
+            else:
+                is_kept = self._is_taken_back(device)
+        finally:
+            if not is_kept:
+                device.close()
+
+    def _is_taken_back(self, device: Device) -> bool:
+        """Keep a mount whose sidecar has ended for the next one, if the first request is still there."""
+        first = select.poll()
+        first.register(device.fd, select.POLLIN)
+        with self._lock:
+            if self._closed.is_set() or first.poll(0) != [(device.fd, select.POLLIN)]:
+                return False
+            self._device = device
+        return True
 
     def _check_free(self) -> None:
         """Raises ValueError if the mount is not for a sidecar that asks now."""
