@@ -202,6 +202,19 @@ def test_telemetry_compares_every_way_to_look_with_nothing(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
+def test_latency_times_opens_while_other_samples_are_loaded() -> None:
+    found = result("latency.py", "--files", "1000", "--rounds", "2")
+    assert [row["load"] for row in found["rows"]] == ["idle", "find", "loads", "both"]
+    for row in found["rows"]:
+        assert row["opens"] == 200
+        assert 0 <= row["waited"] < 200
+        assert row["median_us"] > 0
+        both = [each for each in found["all"] if each["load"] == row["load"]]
+        assert row["longest_us"] == max(each["longest_us"] for each in both)
+    assert all(row["loads"] > 0 for row in found["rows"][2:])
+
+
 @pytest.fixture
 def control_groups() -> None:
     """Skips a test that throttles storage where it may not."""
