@@ -1,6 +1,7 @@
 """Nodes connected over loopback, with fakes for decisions and reads."""
 
 import errno
+import gc
 import itertools
 import logging
 import random
@@ -35,6 +36,7 @@ from redoxfs.peers.bounds import LAST_PEER_LAP, Bounds
 from redoxfs.peers.channel import listening_at
 from redoxfs.peers.client import PARTS_AT_ONCE, Client
 from redoxfs.peers.fields import PAYLOAD_TAG, split_payload, with_payload
+from redoxfs.peers.outgoing import Outgoing
 from redoxfs.peers.parts import PART_BYTES, Assembly, Cut, FileHead
 from redoxfs.peers.server import SERVICE
 from redoxfs.peers.traces import TraceAssembly
@@ -446,6 +448,25 @@ def read_reply(data: bytes, message: Message, bounds: Bounds = BOUNDS) -> tuple[
 
 def replace_take(message: Take, **fields: Any) -> Take:
     return message._replace(**fields)
+
+
+async def test_an_answer_that_was_fetched_is_no_garbage() -> None:
+    """A daemon looks for none among objects as old as an answer that waited for storage."""
+    home, requester = FakeService({n: (file(b"x" * 100 * n),) for n in range(20)}), FakeService()
+    async with pair(home, requester) as (_, asking):
+        gc.collect()
+        gc.disable()
+        try:
+            home.gate = trio.Event()
+            for number in range(10):
+                asking.send(take(number, 2))
+            await until_in_trio(lambda: len(home.handled) == 10)
+            home.gate.set()
+            await requester.until(lambda: len(requester.got) == 20)
+            # The thread that has written an answer holds it until it writes the next one.
+            assert sum(isinstance(each, Outgoing) for each in gc.get_objects()) <= 2
+        finally:
+            gc.enable()
 
 
 async def test_an_unneeded_answer_is_not_fetched() -> None:

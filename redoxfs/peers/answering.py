@@ -38,6 +38,9 @@ class Answering:
         self._reply = reply
         self._spare = spare
         self._room = threading.Semaphore(TAKEN_AT_ONCE)
+        # A future that is done keeps its callbacks, and so must not lead to the answer that it is of: of such a cycle
+        # nobody would free the bytes, nor the call, as the daemon looks for no garbage among old objects.
+        self._awaited: dict[int, Outgoing] = {}
         # Answers that are ready, and why the call ends; None: without an error.
         self._ready: SimpleQueue[Outgoing | Exception | None] = SimpleQueue()
         self._lock = threading.Lock()
@@ -52,7 +55,11 @@ class Answering:
         try:
             while (answer := self._ready.get()) is not None:
                 if isinstance(answer, Exception):
-                    raise answer
+                    try:
+                        raise answer
+                    finally:
+                        # Its traceback has this frame.
+                        del answer
                 try:
                     data = self._reply(answer)
                 finally:
@@ -68,10 +75,10 @@ class Answering:
 
     def _read(self) -> None:
         try:
-            for request in self._requests:
+            for number, request in enumerate(self._requests):
                 self._room.acquire()
-                answer = self._take(request)
-                answer.ready.add_done_callback(partial(self._is_ready, answer))
+                answer = self._awaited[number] = self._take(request)
+                answer.ready.add_done_callback(partial(self._is_ready, number))
             for _ in range(TAKEN_AT_ONCE):
                 self._room.acquire()
         except Exception as error:
@@ -79,7 +86,8 @@ class Answering:
         else:
             self._ready.put(None)
 
-    def _is_ready(self, answer: Outgoing, _ready: object) -> None:
+    def _is_ready(self, number: int, _ready: object) -> None:
+        answer = self._awaited.pop(number)
         with self._lock:
             if not self._over:
                 self._ready.put(answer)
