@@ -33,6 +33,7 @@ from redoxfs.csi.records import Record, Records
 from redoxfs.csi.v1 import csi_pb2 as pb
 from redoxfs.launch.errors import FuseUnavailableError
 from redoxfs.launch.handover import RETRY_S, receive_mount, receive_settings
+from redoxfs.linux.descriptors import opened
 from redoxfs.linux.fuse_device import MAX_READ_BYTES
 
 pytestmark = [pytest.mark.mount, pytest.mark.skipif(bool(kube.why_not()), reason=str(kube.why_not()))]
@@ -488,6 +489,18 @@ def test_a_sidecar_that_dies_with_the_descriptor_before_the_first_request_loses_
     pod.serving()
     out, err = waiting.communicate(timeout=PATIENCE_S)
     assert (waiting.returncode, out.count("\n")) == (0, 40), err
+
+
+def test_a_mount_that_was_taken_back_from_a_living_sidecar_is_not_shared(pod: Pod) -> None:
+    pod.publish()
+    received = receive_mount(pod.empty_dir / "socket", PATIENCE_S)
+    with opened(os.dup(received.fd)) as kept:
+        received.close()
+        # It is for the next one, until somebody reads from it.
+        receive_settings(pod.empty_dir / "socket", PATIENCE_S)
+        assert os.read(kept, 2 * MAX_READ_BYTES)
+        with pytest.raises(FuseUnavailableError, match="another process has this mount"):
+            receive_settings(pod.empty_dir / "socket", PATIENCE_S)
 
 
 def test_a_sidecar_that_ends_before_it_has_the_mount_loses_nothing(pod: Pod) -> None:

@@ -321,10 +321,8 @@ class Volume:
 
     def _is_taken_back(self, device: Device) -> bool:
         """Keep a mount whose sidecar has ended for the next one, if the first request is still there."""
-        first = select.poll()
-        first.register(device.fd, select.POLLIN)
         with self._lock:
-            if self._closed.is_set() or first.poll(0) != [(device.fd, select.POLLIN)]:
+            if self._closed.is_set() or not _has_first_request(device):
                 return False
             self._device = device
         return True
@@ -333,6 +331,10 @@ class Volume:
         """Raises ValueError if the mount is not for a sidecar that asks now."""
         if self._closed.is_set():
             raise ValueError("the volume is being unpublished")
+        if self._device is not None and not _has_first_request(self._device):
+            # The sidecar that it was taken back from has not ended.
+            self._device.close()
+            self._device = None
         found = mount_at(self._place.target)
         if found is None or (found.ours and self._device is not None):
             return
@@ -357,6 +359,13 @@ class Volume:
             log.info("%s: its sidecar has ended; mounting anew", target)
             end_mounts(target)
         return make_mount(target, self.record.volume_id, frozenset(self.record.options))
+
+
+def _has_first_request(device: Device) -> bool:
+    """Whether nobody has read from it: the first request is there from the beginning."""
+    ready = select.poll()
+    ready.register(device.fd, select.POLLIN)
+    return ready.poll(0) == [(device.fd, select.POLLIN)]
 
 
 def _reason(error: Exception) -> str:
