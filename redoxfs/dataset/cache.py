@@ -286,8 +286,8 @@ def keep_folder(place: Path, manifest: Mapping[str, Any], arrays: Mapping[str, N
     """Make a cache's folder, which appears when it is complete. Where another command makes it at the same time, one of
     both stays. Raises OSError.
 
-    It waits for no disk, which takes a slow one half a second for some twenty files. What a power failure leaves does
-    not match its records, and is made again.
+    It waits for no disk, as it would for each of some twenty files. What a power failure leaves does not match its
+    records, and is made again.
     """
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))  # 0700
