@@ -291,13 +291,15 @@ class Passing(Laps):
         is_free &= self._passes.are_none_of(members, self._reserved_here(cls))
         gone = self._passes.gone_array[members]
         sample = _first(members, is_free & gone, is_free)
-        reserved = [] if sample is not None else [own for own in self._reservations.own_of(cls) if own not in given]
-        if sample is None and not reserved:
-            return []
-        # One that is reserved may be opened in that epoch as well, so the reservation ends.
-        sample = self.choose_victim(reserved) if sample is None else sample
+        is_reserved = sample is None
+        if sample is None:
+            reserved = [own for own in self._reservations.own_of(cls) if own not in given]
+            if not reserved:
+                return []
+            sample = self.choose_victim(reserved)
         served = self._pool.give_copy(sample)
-        if reserved:
+        if is_reserved:
+            # It may be opened in that epoch as well.
             served.preempted = self._reservations.remove_own(cls, sample)
             self._pool.put_back(sample)
         given[sample] = None
