@@ -82,7 +82,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def forgotten_files(config: pytest.Config) -> Path | None:
     """The folder of this process's files, if nobody will look at them: a run with --basetemp, or in a single process,
-    keeps them. So does that of the long tests, where benchmarks limit what a disk reads."""
+    keeps them, and the benchmarks of the long tests limit what a disk reads."""
     asked = getattr(config, "workerinput", {"mainargv": ["--basetemp"]})["mainargv"]
     if any(word.startswith("--basetemp") for word in asked) or config.option.markexpr == "long":
         return None

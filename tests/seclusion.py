@@ -4,7 +4,7 @@ So no test sees what another one, or anybody else on the machine, has mounted or
 mounts ends with it. Without root it stays where it is.
 
 The folders are in memory. The tests make a quarter of a million files, and some disks take a third of a millisecond of
-processor time to make one. They end with the process, however it ends.
+processor time to make one. The folders end with the process, however it ends.
 """
 
 import atexit
