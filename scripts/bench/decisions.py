@@ -4,7 +4,8 @@
                                [--requests 1000000] [--policy slot] [--policy pool] [--json FILE]
 
 It uses no data and no mount. The classes have one size, the chunks are aligned with them, memory holds --resident of
-the samples, and the requests come in random order. It needs no root.
+the samples, and the requests come in random order, epoch after epoch. The pool keeps passes, and retains what a mount
+with so much memory would. It needs no root.
 
 How to read the result:
 
@@ -27,7 +28,7 @@ import numpy.typing as npt
 from results import options_of, tell
 
 from redoxfs.chunks import build_cells, fit, memory_for_share
-from redoxfs.protocol import Policy, PoolPolicy, SlotPolicy
+from redoxfs.protocol import Policy, PoolPolicy, SlotPolicy, retained_bytes_for
 
 SAMPLE_BYTES = 100_000
 """All samples have one size, so that a share of the samples is the same share of the bytes."""
@@ -57,7 +58,10 @@ def makers_of(samples: int, classes: int, chunk_size: int, resident: float) -> M
 
     def pool() -> Policy:
         capacity_bytes = int(resident * samples) * SAMPLE_BYTES
-        policy = PoolPolicy(cells.cells, class_of, sizes, capacity_bytes=capacity_bytes, seed=0)
+        retained_bytes = retained_bytes_for(class_of, sizes, chunk_size, capacity_bytes)
+        policy = PoolPolicy(
+            cells.cells, class_of, sizes, capacity_bytes=capacity_bytes, retained_bytes=retained_bytes, seed=0
+        )
         policy.keep_passes(np.zeros(samples, np.int8), 1)
         return policy
 
