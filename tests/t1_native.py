@@ -5,6 +5,8 @@ import gc
 import os
 import random
 import stat
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -213,6 +215,60 @@ def test_an_array_of_another_length_or_type_is_named(name: str) -> None:
             native_tree({**columns, name: array})
     with pytest.raises(TypeError):
         native.Tree(**{**columns, name: None})  # type: ignore[arg-type]
+
+
+SECTIONS = ("queue", "at", "class_of", "begun", "kept", "for_next", "served", "stream", "arrived", "loaded", "stock")
+
+
+def sections_columns() -> dict[str, np.ndarray[Any, Any]]:
+    """Two classes of two samples each, all fresh, and a sample that is in no section."""
+    columns = {name: np.array([0, 2], np.int32) for name in SECTIONS}
+    columns |= {"queue": np.arange(4, dtype=np.int32), "at": np.array([0, 1, 2, 3, -1], np.int32)}
+    columns |= {"class_of": np.array([0, 0, 1, 1, 1], np.int32), "begun": np.array([0, 2, 4], np.int32)}
+    return {**columns, "had": np.zeros(5, np.uint8), "stays": np.zeros(5, np.uint8)}
+
+
+@pytest.mark.parametrize("name", [*SECTIONS, "had", "stays"])
+def test_a_column_of_sections_that_is_unfit_is_named(name: str) -> None:
+    columns = sections_columns()
+    column = columns[name]
+    wrong = [(column.astype(np.int64), name)]
+    if name != "queue":
+        # One that says how long the others are makes another one wrong.
+        wrong.append((np.append(column, column[:1]), r"\w+"))
+    if name not in {"class_of", "begun"}:
+        wrong.append((np.frombuffer(column.tobytes(), column.dtype), name))
+    for array, named in wrong:
+        with pytest.raises(ValueError, match=f"^{named}: "):
+            native.Sections(**{**columns, name: array})
+
+
+def test_sections_refuse_what_names_no_sample_there() -> None:
+    columns = sections_columns()
+    sections = native.Sections(**columns)
+    before = {name: column.tobytes() for name, column in columns.items()}
+    calls: list[Callable[[], object]] = [
+        *(partial(sections.take_out, *where) for where in [(0, 0), (-1, 0), (2, 0), (0, -1), (0, 4), (0, 1 << 40)]),
+        *(partial(sections.keep, sample, False) for sample in [-1, 0, 4, 5]),
+        *(partial(sections.let_go, sample) for sample in [-1, 0, 4, 5]),
+        *(partial(sections.load, [sample]) for sample in [-1, 4, 5]),
+    ]
+    for call in calls:
+        with pytest.raises(IndexError):
+            call()
+    wrong: list[Callable[[], object]] = [partial(sections.load, ["0"]), partial(sections.take_out, 0)]  # type: ignore[list-item]
+    for call in wrong:
+        with pytest.raises(TypeError):
+            call()
+    assert {name: column.tobytes() for name, column in columns.items()} == before
+    assert sections.load([1, 0, 2]) == (3, [0])
+    with pytest.raises(IndexError, match="sample 1 is a resident"):
+        sections.load([1])
+    assert (sections.take_out(0, 1), columns["had"].tolist()) == (0, [1, 0, 0, 0, 0])
+    sections.keep(0, True)
+    with pytest.raises(IndexError, match="sample 0 had no turn"):
+        sections.keep(0, True)
+    assert sections.let_go(0)
 
 
 def test_an_empty_tree_is_refused() -> None:

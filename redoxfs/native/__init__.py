@@ -6,6 +6,7 @@
   shards (`Shards`).
 - `Buffer` holds the bytes of one file.
 - `Shared` is memory that outlives a daemon, and from which the next one goes on.
+- `Sections` moves samples between the sections of the pool's queues.
 - `Histogram` counts how long something took. `Opens` also records opens while somebody reads the records.
 - `scan_directories` reads directories for a scan, and `index_archives` the headers of tar archives.
 
@@ -39,6 +40,7 @@ from redoxfs.native._native import (  # noqa: E402
     Histogram,
     Opens,
     Reader,
+    Sections,
     Session,
     Shards,
     Shared,
@@ -64,6 +66,7 @@ __all__ = [
     "Histogram",
     "Opens",
     "Reader",
+    "Sections",
     "Session",
     "Shards",
     "Shared",

@@ -28,6 +28,46 @@ class Buffer:
         """The bytes of all buffers of the process."""
 
 @final
+class Sections:
+    """The columns of `redoxfs.protocol.pool.queues.Queues`, which says what the methods do. Keeps the arrays alive.
+
+    Args: int32 arrays, ``had`` and ``stays`` uint8. Their lengths: ``queue`` has that of the samples in any section;
+    ``at``, ``class_of``, ``had`` and ``stays`` that of all samples; ``begun`` has one more than the other borders and
+    ``stock``, which have that of the classes.
+
+    Raises:
+        ValueError: an array has another length or item size, or cannot be written.
+    """
+
+    def __init__(
+        self,
+        *,
+        queue: Readable,
+        at: Readable,
+        class_of: Readable,
+        begun: Readable,
+        kept: Readable,
+        for_next: Readable,
+        served: Readable,
+        stream: Readable,
+        arrived: Readable,
+        loaded: Readable,
+        stock: Readable,
+        had: Readable,
+        stays: Readable,
+    ) -> None: ...
+    def take_out(self, cls: int, place: int, /) -> int:
+        """Raises IndexError if no resident is there."""
+
+    def keep(self, sample: int, retained: bool, /) -> None:
+        """Raises IndexError if the sample had no turn, or stays already."""
+
+    def let_go(self, sample: int, /) -> bool:
+        """Raises IndexError if the sample does not stay."""
+
+    def load(self, samples: Sequence[int], /) -> tuple[int, list[int]]:
+        """Raises IndexError if one of the samples is a resident; those before it are loaded."""
+
 class Tree:
     """The columns of a `redoxfs.dataset.Tree` and the samples of its entries, as C reads them. Keeps the arrays alive.
 

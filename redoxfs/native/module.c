@@ -13,6 +13,7 @@ static int add_types(PyObject *module) {
     int failed = redox_add_buffer(module) || redox_add_tree(module) || redox_add_reader(module) ||
                  redox_add_shared(module) || redox_add_session(module) || redox_add_histogram(module) ||
                  redox_add_opens(module) || redox_add_scan(module) || redox_add_archive(module) ||
+                 redox_add_sections(module) ||
                  PyModule_AddStringConstant(module, "SOURCES", REDOX_SOURCES);
     return failed ? -1 : 0;
 }

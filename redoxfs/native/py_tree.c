@@ -13,12 +13,8 @@ typedef struct {
     int held;
 } tree_object;
 
-// The columns by name, in the order of the constructor's arguments: the size of one item, and where the pointer goes.
-static const struct {
-    const char *name;
-    Py_ssize_t item_bytes;
-    size_t pointer_at;
-} columns[COLUMNS] = {
+// In the order of the constructor's arguments.
+static const redox_column columns[COLUMNS] = {
     {"names", 1, offsetof(redox_tree, names)},
     {"name_at", 8, offsetof(redox_tree, name_at)},
     {"parent", 4, offsetof(redox_tree, parent)},
@@ -45,27 +41,27 @@ static void tree_free(PyObject *object) {
     Py_TYPE(object)->tp_free(object);
 }
 
-// Takes a view of each array. Returns 0, or -1 with an exception set.
-static int take_views(tree_object *self, PyObject *const *arrays) {
-    for (int i = 0; i < COLUMNS; i++) {
-        Py_buffer *view = &self->views[i];
-        if (PyObject_GetBuffer(arrays[i], view, PyBUF_ND)) {
+int redox_take_views(const redox_column *of, int count, PyObject *const *arrays, int flags, Py_buffer *views, int *held,
+                     void *core) {
+    for (int i = 0; i < count; i++) {
+        Py_buffer *view = &views[i];
+        if (PyObject_GetBuffer(arrays[i], view, flags)) {
             if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
-                PyErr_Format(PyExc_ValueError, "%s: not a contiguous array", columns[i].name);
+                PyErr_Format(PyExc_ValueError, "%s: not a contiguous array", of[i].name);
             }
             return -1;
         }
-        self->held++;
-        if (view->itemsize != columns[i].item_bytes) {
-            PyErr_Format(PyExc_ValueError, "%s: items of %zd bytes instead of %zd", columns[i].name, view->itemsize,
-                         columns[i].item_bytes);
+        (*held)++;
+        if (view->itemsize != of[i].item_bytes) {
+            PyErr_Format(PyExc_ValueError, "%s: items of %zd bytes instead of %zd", of[i].name, view->itemsize,
+                         of[i].item_bytes);
             return -1;
         }
-        if ((uintptr_t)view->buf % (size_t)columns[i].item_bytes) {
-            PyErr_Format(PyExc_ValueError, "%s: not aligned in memory", columns[i].name);
+        if ((uintptr_t)view->buf % (size_t)of[i].item_bytes) {
+            PyErr_Format(PyExc_ValueError, "%s: not aligned in memory", of[i].name);
             return -1;
         }
-        memcpy((char *)&self->tree + columns[i].pointer_at, &view->buf, sizeof view->buf);
+        memcpy((char *)core + of[i].pointer_at, &view->buf, sizeof view->buf);
     }
     return 0;
 }
@@ -103,7 +99,7 @@ static PyObject *tree_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     if (!self) {
         return NULL;
     }
-    if (take_views(self, a) || check_lengths(self)) {
+    if (redox_take_views(columns, COLUMNS, a, PyBUF_ND, self->views, &self->held, &self->tree) || check_lengths(self)) {
         Py_DECREF(self);
         return NULL;
     }

@@ -21,6 +21,19 @@ int redox_add_histogram(PyObject *module);
 int redox_add_opens(PyObject *module);
 int redox_add_scan(PyObject *module);
 int redox_add_archive(PyObject *module);
+int redox_add_sections(PyObject *module);
+
+// A column that is an array of Python's: its name, the size of one item, and where a core has the pointer to the items.
+typedef struct redox_column {
+    const char *name;
+    Py_ssize_t item_bytes;
+    size_t pointer_at;
+} redox_column;
+
+// Takes a view of each array, and puts the pointers into `core`. The caller releases the first `*held` views. Returns 0,
+// or -1 with an exception set.
+int redox_take_views(const redox_column *of, int count, PyObject *const *arrays, int flags, Py_buffer *views, int *held,
+                     void *core);
 
 enum { REDOX_CREW_MOST = 256 };
 

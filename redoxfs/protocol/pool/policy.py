@@ -152,7 +152,7 @@ class PoolPolicy(Loads, ServingPolicy):
     def let_go(self, kept: int) -> None:
         """A sample that was just served, and kept for the next lap, leaves memory after all."""
         cls = self._class_of[kept]
-        if self._queues.let_go(cls, kept):
+        if self._queues.let_go(kept):
             self._retained_bytes -= self._bytes[kept] * self._is_retained[kept]
         self._free_bytes += self._bytes[kept]
         self._count_for_next_lap(cls, kept, 1)

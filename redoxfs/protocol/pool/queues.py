@@ -23,6 +23,7 @@ that.
 import numpy as np
 
 from redoxfs.arrays import Flags, Int32, Int64, Ints
+from redoxfs.native import Sections
 
 NOT_YET, HAD_TURN, RESERVED = 0, 1, 2
 """The values of `Queues.had`."""
@@ -48,6 +49,14 @@ class Queues:
     ``stock`` counts the residents of each class, for this lap and the next, without the retained ones.
 
     ``stays`` marks samples that are to have their turn yet, and are then kept for the next lap.
+
+    Four moves come with each turn and each load, and are made in C (`redoxfs.native.Sections`):
+
+    ``take_out``  of a class and the place of a resident: moves it over to those that had their turn, and returns it
+    ``keep``      of a sample that had its turn, and whether it is retained: it stays for the next lap
+    ``let_go``    of a sample: undoes `keep`, and returns whether it was in the retained section
+    ``load``      of samples: makes them residents, of this lap if fresh, else of the next. Returns how many are
+                  for this lap, and the classes that have no fresh samples any more
 
     Args:
         class_of: int32[S], the class of each sample.
@@ -88,6 +97,23 @@ class Queues:
         stays = np.zeros(samples, np.uint8)
         self.stays_array: Flags = stays.view(np.bool_)
         self.stays: Ints = stays.data
+        sections = Sections(
+            queue=self.queue_array,
+            at=self.at_array,
+            class_of=class_of,
+            begun=self._begun_array,
+            kept=self._kept_array,
+            for_next=self.next_array,
+            served=self.served_array,
+            stream=self._stream_array,
+            arrived=self._arrived_array,
+            loaded=self.loaded_array,
+            stock=self.stock_array,
+            had=self.had_array,
+            stays=stays,
+        )
+        self.take_out, self.keep = sections.take_out, sections.keep
+        self.let_go, self.load = sections.let_go, sections.load
 
     def is_member(self) -> Flags:
         """bool[S]: the samples that are in any section."""
@@ -140,76 +166,6 @@ class Queues:
     def not_for_next(self, cls: int) -> Int32:
         """The samples of a class that are not loaded for the next lap; a view."""
         return self.queue_array[self.next[cls] : self.begun[cls + 1]]
-
-    def take_out(self, cls: int, place: int) -> int:
-        """Move the resident at ``place`` over to those that had their turn."""
-        served, stream = self.served[cls], self.stream[cls]
-        sample = self.queue[place]
-        if place >= stream:
-            self._swap(place, stream)
-            if self.arrived[cls] == stream:
-                self.arrived[cls] = stream + 1
-            self.stock[cls] -= 1
-            self.stream[cls] = stream + 1
-            place = stream
-        if place != served:
-            self._swap(place, served)
-        self.had[sample] = HAD_TURN
-        self.served[cls] = served + 1
-        return sample
-
-    def keep(self, cls: int, sample: int, *, retained: bool) -> None:
-        """A sample that had its turn stays for the next lap."""
-        border = self.next[cls]
-        self._swap(self._at[sample], border)
-        self.next[cls] = border + 1
-        if retained:
-            kept = self.kept[cls]
-            self._swap(border, kept)
-            self.kept[cls] = kept + 1
-        else:
-            self.stock[cls] += 1
-        self.stays[sample] = 0
-
-    def let_go(self, cls: int, sample: int) -> bool:
-        """Undo `keep`. Returns whether the sample was in the retained section."""
-        border, kept, place = self.next[cls] - 1, self.kept[cls] - 1, self._at[sample]
-        is_retained = place <= kept
-        if is_retained:
-            self._swap(place, kept)
-            self.kept[cls] = place = kept
-        else:
-            self.stock[cls] -= 1
-        self._swap(place, border)
-        self.next[cls] = border
-        return is_retained
-
-    def load(self, samples: list[int]) -> tuple[int, list[int]]:
-        """Make samples residents: of this lap if they are fresh, else of the next.
-
-        Returns:
-            How many are for this lap, and the classes that have no fresh samples any more.
-        """
-        queue, at, loaded, class_of = self.queue, self._at, self.loaded, self._class_of
-        this_lap = 0
-        all_loaded = []
-        for sample in samples:
-            cls, place = class_of[sample], at[sample]
-            border = loaded[cls]
-            if place >= border:
-                this_lap += 1
-                loaded[cls] = border + 1
-                if border + 1 == self.begun[cls + 1]:
-                    all_loaded.append(cls)
-            else:
-                border = self.next[cls]
-                self.next[cls] = border + 1
-            # `_swap`, written out: this is where a decision spends most of its time.
-            other = queue[border]
-            queue[border], queue[place] = sample, other
-            at[sample], at[other] = border, place
-            self.stock[cls] += 1
-        return this_lap, all_loaded
 
     def reserve_fresh(self, cls: int, sample: int) -> None:
         """Reserve a fresh sample of a class that has no residents for this lap, other than retained ones."""

@@ -565,7 +565,7 @@ class PoolState:
             queues.stays[sample] = 0
             self._count_for_next_lap(cls, sample, 1)
             return False
-        queues.keep(cls, sample, retained=retained)
+        queues.keep(sample, retained)
         self._free_bytes -= size_bytes
         if retained:
             self._retained_bytes += size_bytes
