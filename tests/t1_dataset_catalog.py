@@ -698,6 +698,13 @@ def test_a_missing_table_is_an_error(root: Path) -> None:
         catalog(root, "dri")
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
+def test_a_table_that_is_not_utf8_is_an_error(root: Path, tmp_path: Path, encoding: str) -> None:
+    """As some spreadsheets save "Unicode text"."""
+    with pytest.raises(ClassesError, match=r"--classes .*labels.csv: not UTF-8 but perhaps UTF-16; save it as a csv"):
+        catalog(root, table(tmp_path, "path,class\ntrain/1.jpg,a\n".encode(encoding)))
+
+
 def test_a_table_that_can_be_read_once_only_is_an_error(root: Path, tmp_path: Path) -> None:
     """As `--classes <(grep …)`: whoever looked at its header left nothing to read. A FIFO would wait for a writer."""
     os.mkfifo(tmp_path / "table.csv")

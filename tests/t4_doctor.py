@@ -233,6 +233,8 @@ def test_nodes_that_nobody_serves_yet_are_a_warning(machine: Machine) -> None:
     assert code == 0
     assert checks["node 127.0.0.1:1"]["level"] == "warning"
     assert machine.run("doctor", "--nodes", "a:b:c").returncode == 2
+    # As by an unset variable.
+    assert machine.run("doctor", "--nodes", "").returncode == 2
 
 
 def first_lines(machine: Machine) -> set[str]:

@@ -260,7 +260,10 @@ def _lines(where: str) -> Iterator[tuple[int, list[str]]]:
     with file:
         reader = csv.reader(file)
         try:
-            yield 1, next(reader, [])
+            header = next(reader, [])
+            if "\0" in "".join(header):
+                raise ClassesError(f"--classes {where}: not UTF-8 but perhaps UTF-16; save it as a csv in UTF-8")
+            yield 1, header
             begins = reader.line_num + 1
             for row in reader:
                 yield begins, row
