@@ -183,6 +183,7 @@ KINDS = (
     "drop_last",
     "drop_last and a peek",
     "3 left out",
+    "a tenth left out",
     "padded by 5",
     "broken off",
     "the same 7 before each",
@@ -212,8 +213,10 @@ def streams(kind: str, samples: int, nodes: int, epochs: int, seed: int) -> list
         order = list(range(samples)) if kind == "in order" else draw.sample(range(samples), samples)
         if kind == "padded by 5":
             order += order[:5]
-        limits = {"drop_last": each // BATCH * BATCH, "drop_last and a peek": each // BATCH * BATCH}
-        add(epoch, order, each - 1 if kind == "3 left out" else limits.get(kind, samples))
+        whole = each // BATCH * BATCH
+        limits = {"drop_last": whole, "drop_last and a peek": whole, "3 left out": each - 1}
+        limits["a tenth left out"] = each * 9 // 10
+        add(epoch, order, limits.get(kind, samples))
     return of_nodes
 
 
@@ -242,6 +245,14 @@ def test_nodes_in_step_give_few_samples_twice_in_an_epoch_that_nobody_tells_of(k
     most, known = (10, 4) if kind == "padded by 5" else (2, 2)
     assert max(twice_in[:known]) <= most
     assert max(twice_in[known:]) <= 1
+
+
+def test_what_a_node_took_before_an_epoch_and_a_reader_got_in_it_comes_once() -> None:
+    """Its home knows with which open it was asked for, and not with which it was used."""
+    kind = "a tenth left out"
+    for seed in range(10):
+        job = job_of(kind, 3, seed=seed, exchange=0.1)
+        assert not any(job.read(streams(kind, len(job.class_of), 3, 4, seed=seed)))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -527,6 +538,18 @@ def test_a_node_that_numbers_its_opens_anew_goes_on() -> None:
     assert passes.oldest(tree, members, ())[0] == 5
     passes.heard(tree, 1, 8)
     assert held(passes) == sorted(sample for sample in before if sample not in (5, 6))
+
+
+def test_a_run_begins_for_peers_before_what_they_gave_and_a_reader_got_in_it() -> None:
+    _, tree = passes_of()
+    for turn, asked_at in ((12, 9), (14, 10), (15, 8), (21, 20)):
+        tree.turn = turn
+        tree.use(asked_at)
+    # As run by run begins: before all, between the uses, and after them.
+    for since, told in ((7, 7), (11, 7), (14, 7), (15, 15), (20, 19), (21, 21)):
+        tree.move(since)
+        assert tree.told == told
+    assert not tree.uses
 
 
 def test_what_left_keeps_its_order_when_the_clock_begins_again() -> None:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import xxhash
 
 MAGIC = b"RedoxNow"
-LAYOUT = 7
+LAYOUT = 8
 """Of a checkpoint, and of the entries of the journal (`node.journal`). Another number is another format."""
 
 MOST_DIMENSIONS = 4

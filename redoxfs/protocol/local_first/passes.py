@@ -8,13 +8,14 @@ equal shares. It is exact if they meet between epochs, as the ranks of a data-pa
 epoch, but for what each has not noticed yet.
 """
 
+from collections import deque
 from collections.abc import Callable, Collection
 
 import numpy as np
 
 from redoxfs.arrays import Flags, Int32, Int64, Ints, Numbers
 from redoxfs.protocol.pool.passes import EARLY, EVIDENCE, Pass, classes_of_trees
-from redoxfs.protocol.tables import MOST, StateReader
+from redoxfs.protocol.tables import MOST, StateReader, rows
 
 MOST_OPENS = 1 << 30
 """After so many the opens of a tree are numbered anew."""
@@ -31,6 +32,9 @@ EPOCH_SHARE = 2 / 5
 IN_STEPS, KNOWN_SHARE = 4, 1 / 4
 """An epoch is found to have begun while the new run has at most that many opens for each node, as one of so many
 repeats a path here, or such a share of an epoch's. What the laps begin without then comes into them later."""
+
+GRAINS = 1_024
+"""In how many steps of a node's share the uses of what peers gave are told apart."""
 
 NOTHING = np.zeros(0, np.int32)
 
@@ -105,21 +109,47 @@ class HomePass(Pass):
     ``lap_from``  the open with which an epoch was last found to have begun
     ``clock``  counts what leaves
     ``logs``   of each node
+    ``uses``   of what peers gave: about when a reader got it, and with which open it had been asked for. Only what
+               `told` needs
     """
 
-    __slots__ = ("clock", "epoch", "holds", "lap_from", "logs", "told_until")
+    __slots__ = ("clock", "epoch", "holds", "lap_from", "logs", "told_until", "uses")
 
     def __init__(self, number: int, paths: int, classes: Int32) -> None:
         super().__init__(number, paths, classes, np.zeros(0, np.int32))
         self.epoch = self.told_until = self.lap_from = self.clock = 0
         self.holds = False
         self.logs: dict[int, Log] = {}
+        self.uses: deque[tuple[int, int]] = deque()
 
     def log_of(self, node: int) -> Log:
         log = self.logs.get(node)
         if log is None:
             log = self.logs[node] = Log()
         return log
+
+    def use(self, asked_at: int) -> None:
+        """A reader gets a sample now that a peer gave, for which this node asked with its open ``asked_at``."""
+        grain = 1 + self.paths // GRAINS
+        used_at = -(-self.turn // grain) * grain
+        uses = self.uses
+        # Of uses that are of one run, the one that was asked for first counts.
+        while uses and uses[-1][1] >= asked_at:
+            uses.pop()
+        if not uses or uses[-1][0] < used_at:
+            uses.append((used_at, asked_at))
+
+    @property
+    def told(self) -> int:
+        """After which open the run begins, for peers.
+
+        A home knows with which open a sample was asked for, and not when a reader got it. If it was asked for before
+        the run and is of it, the run begins earlier for peers: otherwise they might give the sample again.
+        """
+        uses = self.uses
+        while uses and uses[0][0] <= self.since:
+            uses.popleft()
+        return max(0, min(self.since, uses[0][1] - 1)) if uses else self.since
 
     def has_begun(self, nodes: int) -> bool:
         """Whether an epoch was found to have begun, of which this was not said before."""
@@ -313,6 +343,7 @@ class HomePasses:
         self.held_of_array[tree.classes] = 0
         tree.begin_now()
         tree.move(tree.turn)
+        tree.uses.clear()
         tree.told_until = tree.turn + tree.paths + EARLY
         tree.lap_from = tree.turn
         tree.holds = True
@@ -387,6 +418,7 @@ class HomePasses:
             "pass.out": np.packbits(self.out_array),
             "pass.gone": np.packbits(self.gone_array),
             "pass.entered": self.entered_array.copy(),
+            "pass.uses": rows(((tree.number, *use) for tree in self.trees for use in tree.uses), 3),
         }
 
     def resume(self, reader: StateReader, nodes: int) -> None:
@@ -406,6 +438,8 @@ class HomePasses:
         self.held_array[:], self.out_array[:], self.gone_array[:] = held, out, gone
         self.held_of_array[:] = np.bincount(self._class_array[held], minlength=len(self.held_of))
         self.entered_array[:] = reader.array("pass.entered", np.int32, len(self.entered_array))
+        for number, used_at, asked_at in reader.table("pass.uses", count, MOST, MOST):
+            self.trees[number].uses.append((used_at, asked_at))
         for number, node, since in reader.table("pass.nodes", count, nodes, MOST):
             self.trees[number].log_of(node).since = since
         logs: dict[tuple[int, int], list[list[int]]] = {}
@@ -431,6 +465,7 @@ class HomePasses:
         ):
             numbers[which] = np.maximum(numbers[which] - before, 0)
         self._shift(tree, self._node, before)
+        tree.uses = deque((used_at - before, max(0, asked_at - before)) for used_at, asked_at in tree.uses)
         tree.turn -= before
         tree.since = 0
         lap_from = tree.lap_from

@@ -201,7 +201,7 @@ class LocalFirst(Passing, SharedServingPolicy):
 
     def _next_taken(self, cls: int) -> Served:
         sample = self._taken.pop(cls)
-        self._taken_at.pop(sample, None)
+        self._tree_of_class[cls].use(self._taken_at.pop(sample))
         return Served(sample, remote=True)
 
     def _next_own(self, cls: int) -> Served:
@@ -304,7 +304,7 @@ class LocalFirst(Passing, SharedServingPolicy):
                     # Nothing left in the present epoch: all of the class may be given again in another one.
                     oldest = int(self._own_of[cls] > 0)
         lap, done, epoch = self._lap[cls], self._done[cls], tree.epoch + 1
-        return Given(self._node, number, cls, lap, samples, left, done, epoch, again, oldest, tree.since, tree.holds)
+        return Given(self._node, number, cls, lap, samples, left, done, epoch, again, oldest, tree.told, tree.holds)
 
     def _take_news(self, answer: Given, message: Take, peer: Peer) -> bool:
         """Take in what a peer says of its lap and passes. False where its samples are of no use."""
@@ -561,7 +561,7 @@ class LocalFirst(Passing, SharedServingPolicy):
             self._done[cls],
             epoch=tree.epoch + 1,
             turn=tree.turn,
-            since=tree.since,
+            since=tree.told,
             anyway=anyway,
             holds=tree.holds,
         )
