@@ -107,17 +107,18 @@ class HomePass(Pass):
     ``holds``  whether what a run was given is held back; laps alone decide until then
     ``told_until``  before this open the run began where it was told: paths that come twice are what the job repeats
     ``lap_from``  the open with which an epoch was last found to have begun
+    ``repeated``  of the paths that came again, the latest open before
     ``clock``  counts what leaves
     ``logs``   of each node
     ``uses``   of what peers gave: about when a reader got it, and with which open it had been asked for. Only what
                `told` needs
     """
 
-    __slots__ = ("clock", "epoch", "holds", "lap_from", "logs", "told_until", "uses")
+    __slots__ = ("clock", "epoch", "holds", "lap_from", "logs", "repeated", "told_until", "uses")
 
     def __init__(self, number: int, paths: int, classes: Int32) -> None:
         super().__init__(number, paths, classes, np.zeros(0, np.int32))
-        self.epoch = self.told_until = self.lap_from = self.clock = 0
+        self.epoch = self.told_until = self.lap_from = self.repeated = self.clock = 0
         self.holds = False
         self.logs: dict[int, Log] = {}
         self.uses: deque[tuple[int, int]] = deque()
@@ -220,6 +221,7 @@ class HomePasses:
         if tree.turn >= MOST_OPENS:
             self._number_anew(tree)
         last, since = self.asked[path], tree.since
+        tree.repeated = max(tree.repeated, last)
         if (last > since or tree.watches) and tree.turn >= tree.told_until:
             since = tree.look(last)
         tree.turn += 1
@@ -392,7 +394,16 @@ class HomePasses:
     def table(self) -> dict[str, Numbers]:
         """All of it, for another process, which is to find the same passes in the same opens. A copy."""
         trees = [
-            (each.turn, each.since, each.told_until, each.lap_from, each.clock, each.epoch + 1, each.holds)
+            (
+                each.turn,
+                each.since,
+                each.told_until,
+                each.lap_from,
+                each.repeated,
+                each.clock,
+                each.epoch + 1,
+                each.holds,
+            )
             for each in self.trees
         ]
         nodes, log = [], []
@@ -409,7 +420,7 @@ class HomePasses:
                 of_whom = np.broadcast_to(np.array([number, node]), (len(entries), 2))
                 log.append(np.concatenate([of_whom, entries, self.left_with_array[entries[:, :1]]], axis=1))
         return {
-            "pass.trees": np.array(trees, np.int64).reshape(-1, 7),
+            "pass.trees": np.array(trees, np.int64).reshape(-1, 8),
             "pass.evidence": np.array([each.evidence() for each in self.trees], np.int64).reshape(-1, len(EVIDENCE)),
             "pass.asked": self.asked_array.copy(),
             "pass.nodes": np.array(nodes, np.int64).reshape(-1, 3),
@@ -424,11 +435,12 @@ class HomePasses:
     def resume(self, reader: StateReader, nodes: int) -> None:
         """Continue where a `table` was taken. Raises ValueError."""
         samples, count = len(self._class_array), len(self.trees)
-        trees = reader.table("pass.trees", *[MOST] * 6, 2)
+        trees = reader.table("pass.trees", *[MOST] * 7, 2)
         if len(trees) != count:
             raise ValueError("the state has passes of other trees")
-        for tree, (turn, since, told_until, lap_from, clock, epoch, holds) in zip(self.trees, trees, strict=True):
-            tree.turn, tree.told_until, tree.lap_from, tree.clock = turn, told_until, lap_from, clock
+        for tree, (turn, since, *counts, epoch, holds) in zip(self.trees, trees, strict=True):
+            tree.turn = turn
+            tree.told_until, tree.lap_from, tree.repeated, tree.clock = counts
             tree.move(since)
             tree.epoch, tree.holds = epoch - 1, holds == 1
         for tree, found in zip(self.trees, reader.table("pass.evidence", *[MOST] * len(EVIDENCE)), strict=True):
@@ -466,6 +478,7 @@ class HomePasses:
             numbers[which] = np.maximum(numbers[which] - before, 0)
         self._shift(tree, self._node, before)
         tree.uses = deque((used_at - before, max(0, asked_at - before)) for used_at, asked_at in tree.uses)
+        tree.repeated = max(0, tree.repeated - before)
         tree.turn -= before
         tree.since = 0
         lap_from = tree.lap_from

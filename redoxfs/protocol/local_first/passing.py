@@ -1,11 +1,11 @@
 """What a node keeps of passes: an epoch is an epoch on several nodes, too.
 
 As long as a job opens whole epochs and nothing else, laps are epochs, and decide alone. What left is noted (`passes`),
-and used once laps are out of step with the job's passes. A node knows it by a path that its readers open twice in one
-lap, or because somebody tells that an epoch begins; peers learn it from its messages. From then on a home *holds back*
-what it gave a node in that node's run. That is the rule for exactness. Laps come second: of what passes allow, what had
-no turn in the lap goes first. So a lap is not exact any more, and ends where nobody has anything left that passes
-allow:
+and used once laps are out of step with the job's passes. A node knows it by a lap that goes on after a path of its
+readers came again, or because somebody tells that an epoch begins; peers learn it from its messages. From then on a
+home *holds back* what it gave a node in that node's run. That is the rule for exactness. Laps come second: of what
+passes allow, what had no turn in the lap goes first. So a lap is not exact any more, and ends where nobody has anything
+left that passes allow:
 
     every peer was asked twice and had nothing left, and
       something that had its turn is allowed, here or at a peer  → the next lap begins, without what is held back
@@ -141,10 +141,13 @@ class Passing(Laps):
 
     # Runs of opens
 
-    def _compare(self, cls: int, before: int) -> None:
-        """A path got a sample, and had its open ``before`` as well. If both are of one lap, laps are no passes."""
-        if before > self._passes.entered[cls]:
-            self._hold(self._tree_of_class[cls])
+    def _look_at_lap(self, cls: int, *, goes_on: bool) -> None:
+        """Before a turn of a class whose lap may be over, or goes on. If it has two opens of one path, and goes on,
+        laps are no passes."""
+        tree = self._tree_of_class[cls]
+        if goes_on and not tree.holds and tree.repeated > self._passes.entered[cls]:
+            self._hold(tree)
+            self._enter_due(cls)
 
     def _hold(self, tree: HomePass) -> None:
         """From now on, what a run was given is held back."""
@@ -154,10 +157,10 @@ class Passing(Laps):
         self._unheld_array[tree.classes] = 1
         self._drop_stale(tree)
 
-    def _open(self, path: int) -> int:
-        """Note an open. Returns the one that the path had before, as long as nothing is held back."""
+    def _open(self, path: int) -> None:
+        """Note an open."""
         cls, passes = self._class_of[path], self._passes
-        tree, before = self._tree_of_class[cls], passes.asked[path]
+        tree = self._tree_of_class[cls]
         since = passes.open(tree, path)
         if since > tree.since:
             self._come(tree, passes.move(tree, self._node, since))
@@ -166,10 +169,8 @@ class Passing(Laps):
                 if not tree.epoch and tree.has_begun(self._nodes):
                     self._due_array[tree.classes] += 1
                     self._passes.gone_array[self._passes.samples(tree)] = False
-        if not tree.holds:
-            return before
-        self._enter_due(cls)
-        return 0
+        if tree.holds:
+            self._enter_due(cls)
 
     def _come(self, tree: HomePass, samples: Int32) -> None:
         """What a run does not have any more comes into the laps that began without it."""

@@ -26,20 +26,17 @@ class LocalFirst(Passing, SharedServingPolicy):
     degraded = 0
 
     def request(self, sample: int) -> Served | Pending:
-        cls, before = self._class_of[sample], self._open(sample)
+        cls = self._class_of[sample]
+        self._open(sample)
         self.chosen.clear()
         served = self._serve(cls)
         if served is None and self._is_alone(cls):
             # No turn of the lap, which stands still. So epochs leave it behind.
-            self._compare(cls, before)
+            self._look_at_lap(cls, goes_on=True)
             return self._read_alone(sample)
         turn = self._wait(sample, reserves=False) if served is None else served
         if self._exchange.share:
             self._count_exchange(cls)
-        if served is None and before > self._passes.entered[cls]:
-            self._repeated[cls] = max(before, self._repeated.get(cls, 0))
-        else:
-            self._compare(cls, before)
         return turn
 
     def reserve(self, sample: int) -> int | Pending | None:
@@ -58,12 +55,13 @@ class LocalFirst(Passing, SharedServingPolicy):
         return self._wait(sample, reserves=True)
 
     def take(self, reserved: int, path: int = -1) -> Served:
-        cls, before = self._class_of[reserved], self._open(reserved if path < 0 else path)
+        cls = self._class_of[reserved]
+        self._open(reserved if path < 0 else path)
+        self._look_at_lap(cls, goes_on=True)
         served = self._take(cls, reserved)
         self._note_done(cls, served)
         if self._exchange.share:
             self._count_exchange(cls)
-        self._compare(cls, before)
         return served
 
     def put_back(self, reserved: int) -> bool:
@@ -189,12 +187,16 @@ class LocalFirst(Passing, SharedServingPolicy):
 
     def _note_done(self, cls: int, served: Served) -> None:
         self._done[cls] += 1
+        if self._passes.entered[cls] == self._tree_of_class[cls].turn:
+            # The open that a lap begins with is in it.
+            self._passes.entered[cls] -= 1
         self._ledger.note(served.sample, self._lap[cls])
 
     def _next(self, cls: int) -> Served | None:
         """Remove an unreserved sample that is here, those taken from others first; the next lap may begin."""
         if not self._free(cls) and cls not in self._reservations:
             self._begin_next_lap(cls)
+        self._look_at_lap(cls, goes_on=self._free(cls) > 0)
         if cls in self._taken:
             return self._next_taken(cls)
         return self._next_own(cls) if self._free(cls) else None
@@ -245,6 +247,7 @@ class LocalFirst(Passing, SharedServingPolicy):
 
     def _give(self, cls: int, max_samples: int, room_bytes: int) -> list[Served]:
         """Samples for a peer, this node's own first: the others have crossed the network once already."""
+        self._look_at_lap(cls, goes_on=self._free(cls) > 0)
         free = self._free(cls)
         if not free:
             return [self._preempt(cls)] if cls in self._reservations else []
@@ -395,10 +398,6 @@ class LocalFirst(Passing, SharedServingPolicy):
             if served is not None and ticket.reserves:
                 promised.add(served.sample)
         left = [ticket for ticket in waiting if ticket not in delivered]
-        before = self._repeated.get(cls, 0)
-        if before and (delivered or before <= self._passes.entered[cls]):
-            del self._repeated[cls]
-            self._compare(cls, before)
         if cls in self._dry and left:
             # No stat waits for what an open would be given anyway.
             delivered.update(dict.fromkeys([ticket for ticket in left if ticket.reserves]))

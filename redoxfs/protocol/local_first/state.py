@@ -140,7 +140,6 @@ class NodeState:
         self._unheld_array = np.zeros(classes, np.uint8)
         self._unheld: memoryview[int] = self._unheld_array.data
         # By class: an open waits for a sample, whose path had this open before.
-        self._repeated: dict[int, int] = {}
 
     def restore(self, turns: Turns, own: Turns | None = None) -> None:
         """Resume where all nodes together were. Call it before anything else, and at all of them alike. Raises
@@ -236,7 +235,6 @@ class NodeState:
             "pass.late": rows(((*key, sample) for key, late in self._late.items() for sample in late), 3),
             "pass.taken": rows(self._taken_at.items(), 2),
             "pass.unheld": self._unheld_array.copy(),
-            "pass.repeated": rows(self._repeated.items(), 2),
             "pass.dry": rows(((cls,) for cls in sorted(self._dry)), 1),
         }
         own, here = arrays_of("own", self._own_turns()), arrays_of("here", self._ledger.turns())
@@ -293,7 +291,6 @@ class NodeState:
             self._late.setdefault((cls, epoch), []).append(sample)
         self._taken_at = {sample: at for sample, at in reader.table("pass.taken", samples, MOST)}  # noqa: C416
         self._unheld_array[:] = reader.array("pass.unheld", np.uint8, classes)
-        self._repeated = {cls: before for cls, before in reader.table("pass.repeated", classes, MOST)}  # noqa: C416
         self._dry = {cls for (cls,) in reader.table("pass.dry", classes)}
 
     def expect(self, chosen: Sequence[int]) -> None:
