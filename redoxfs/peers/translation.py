@@ -181,20 +181,18 @@ def reply_head(answer: Answer | None, payloads: Sequence[Payload], cut: Cut) -> 
     files = [file for payload in payloads for file in payload]
     if len(files) > MOST_FILES:
         raise TooManyFilesError(f"an answer of {len(files)} files, more than {MOST_FILES}")
-    read = [file if isinstance(file, FileBytes) else _NO_FILE for file in files]
-    stamps = [file.stamp for file in read]
-    header = pb.Header(
-        file_counts=list(map(len, payloads)),
-        lengths=[len(file.data) for file in read],
-        sizes=[stamp.size for stamp in stamps],
-        mtimes_ns=[stamp.mtime_ns for stamp in stamps],
-        inodes=[stamp.inode for stamp in stamps],
-        changed=[file.changed for file in read],
-        problems=[_problem(at, file) for at, file in enumerate(files) if isinstance(file, OSError)],
-        total_bytes=cut.total_bytes,
-        part_count=cut.part_count,
-    )
-    return _head(answer, header)
+    reply, header = _begun(answer, payloads, cut.part_count)
+    if files:
+        data, stamps, changed = zip(*[file if isinstance(file, FileBytes) else _NO_FILE for file in files], strict=True)
+        sizes, mtimes_ns, inodes = zip(*stamps, strict=True)
+        header.lengths.extend(map(len, data))
+        header.sizes.extend(sizes)
+        header.mtimes_ns.extend(mtimes_ns)
+        header.inodes.extend(inodes)
+        header.changed.extend(changed)
+        header.problems.extend([_problem(at, file) for at, file in enumerate(files) if isinstance(file, OSError)])
+    header.total_bytes = cut.total_bytes
+    return _serialized(reply)
 
 
 def failed_head(answer: Answer | None, payloads: Sequence[Payload], error: OSError) -> bytes:
@@ -206,35 +204,39 @@ def failed_head(answer: Answer | None, payloads: Sequence[Payload], error: OSErr
     files = sum(map(len, payloads))
     if files > MOST_FAILED_FILES:
         raise TooManyFilesError(f"an answer of {files} files, more than {MOST_FAILED_FILES}")
-    problems = [_problem(0, error)] if files else []
-    return _head(answer, pb.Header(file_counts=list(map(len, payloads)), problems=problems, part_count=1))
+    reply, header = _begun(answer, payloads, 1)
+    if files:
+        header.problems.append(_problem(0, error))
+    return _serialized(reply)
 
 
-def _head(answer: Answer | None, header: pb.Header) -> bytes:
-    if answer is None:
-        pass
-    elif isinstance(answer, RemoteAnswer):
-        header.remote_answer.CopyFrom(
-            pb.RemoteAnswer(sample=answer.sample, prefetched=answer.prefetched, laps=answer.laps)
-        )
+def _begun(
+    answer: Answer | None, payloads: Sequence[Payload], parts: int
+) -> tuple[pb.AskReply | pb.RereadReply, pb.Header]:
+    """A reply, and the header in it. It is filled in where it is: protobuf would copy one that is handed in."""
+    reply = pb.RereadReply() if answer is None else pb.AskReply(number=answer.number)
+    header = reply.header
+    header.file_counts.extend(map(len, payloads))
+    header.part_count = parts
+    if isinstance(answer, RemoteAnswer):
+        remote = header.remote_answer
+        remote.SetInParent()
+        if answer.sample is not None:
+            remote.sample = answer.sample
+        remote.prefetched.extend(answer.prefetched)
+        remote.laps.extend(answer.laps)
     elif isinstance(answer, Given):
-        header.given.CopyFrom(
-            pb.Given(
-                cls=answer.cls,
-                lap=answer.lap,
-                samples=answer.samples,
-                left=answer.left,
-                done=answer.done,
-                epoch=answer.epoch,
-                again=answer.again,
-                oldest=answer.oldest,
-                since=answer.since,
-                holds=answer.holds,
-            )
-        )
-    else:
+        given = header.given
+        given.cls, given.lap, given.left, given.done = answer.cls, answer.lap, answer.left, answer.done
+        given.samples.extend(answer.samples)
+        given.epoch, given.again, given.oldest = answer.epoch, answer.again, answer.oldest
+        given.since, given.holds = answer.since, answer.holds
+    elif answer is not None:
         raise TypeError(f"no way to send a {type(answer).__name__}")
-    reply = pb.RereadReply(header=header) if answer is None else pb.AskReply(header=header, number=answer.number)
+    return reply, header
+
+
+def _serialized(reply: pb.AskReply | pb.RereadReply) -> bytes:
     head = reply.SerializeToString()
     if len(head) > HEADER_LIMIT_BYTES:
         raise TooManyFilesError(
@@ -321,7 +323,7 @@ def _split(data: bytes) -> tuple[memoryview, memoryview]:
 def _announced(header: pb.Header) -> tuple[tuple[SampleHead, ...], tuple[int, ...]]:
     """The files of each sample, and the size of each sample in bytes. Raises ValueError."""
     samples = _samples(header)
-    sizes = tuple(sum(head.length for head in sample if isinstance(head, FileHead)) for sample in samples)
+    sizes = tuple([sum([head.length for head in sample if isinstance(head, FileHead)]) for sample in samples])
     total_bytes = sum(sizes)
     if header.total_bytes != total_bytes or header.part_count != part_count(total_bytes):
         raise ValueError(
@@ -347,10 +349,8 @@ def _samples(header: pb.Header) -> tuple[SampleHead, ...]:
         raise ValueError(f"samples of {ends[-1]} files, with {' and '.join(str(len(c)) for c in columns)} of a kind")
     if ends[-1] > MOST_FILES or len(header.problems) > ends[-1]:
         raise ValueError(f"an answer of {ends[-1]} files with {len(header.problems)} problems")
-    files: list[FileHead | OSError] = [
-        FileHead(length, Stamp(size, mtime_ns, inode), changed)
-        for length, size, mtime_ns, inode, changed in zip(*columns, strict=True)
-    ]
+    stamps = map(Stamp, header.sizes, header.mtimes_ns, header.inodes)
+    files: list[FileHead | OSError] = list(map(FileHead, header.lengths, stamps, header.changed))
     for problem in header.problems:
         at = problem.file
         if at >= len(files) or header.lengths[at] or not problem.errno:
