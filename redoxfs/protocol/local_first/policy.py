@@ -463,10 +463,13 @@ class LocalFirst(Passing, SharedServingPolicy):
 
         If the room for them was given up, those that do not fit stay here without their bytes.
         """
-        # One of this node's own may come back after its next lap began here.
-        numbers, reserved = np.array(samples), self._reservations.own_of(cls)
-        is_left = self._passes.is_own[numbers] & self._pool.are_left(cls, numbers)
-        samples = tuple([each for each in numbers[~is_left].tolist() if each not in reserved])
+        is_own = self._passes.is_own.data
+        own = [sample for sample in samples if is_own[sample]]
+        if own:
+            # One of this node's own may come back after its next lap began here.
+            is_left = dict(zip(own, self._pool.are_left(cls, np.array(own)).tolist(), strict=True))
+            reserved = self._reservations.own_of(cls)
+            samples = tuple([each for each in samples if not is_left.get(each) and each not in reserved])
         if not samples:
             return
         self._came[cls] = self._lap[cls]
