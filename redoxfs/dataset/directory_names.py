@@ -28,7 +28,7 @@ ROLE_NAMES = frozenset(
     optical_flow edge edges thermal infrared ir nir visible lidar radar velodyne albedo shading input inputs
     target targets output outputs reference references source_images target_images lr hr low high lowres
     highres low_res high_res low_resolution high_resolution lr_bicubic noisy noise clean denoised blur
-    blurry blurred sharp rain rainy norain hazy haze degraded before after left right trainA trainB testA
+    blurry blurred sharp rain rainy norain hazy haze degraded before after pre post left right trainA trainB testA
     testB valA valB anchor anchors query queries gallery probe support content style unlabeled unlabelled
     unsup unsupervised labeled labelled day night t1 t1ce t1c t1w t2 t2w flair dwi adc blobs snapshots refs
     thumbnails thumbs
