@@ -205,8 +205,9 @@ def test_a_retained_sample_saves_a_read_with_its_turn_and_not_before() -> None:
             pool.policy.take(sample)
     saved += (len(reserved) + 1) // 2
     assert pool.policy.reads_saved == saved
-    # As on several nodes, where the lap goes on without it.
-    assert pool.policy.leave_out(reserved[1])
+    # As on several nodes, where the lap goes on without it: it stays for the next one.
+    assert not pool.policy.leave_out(reserved[1])
+    assert pool.policy.is_resident(reserved[1])
     assert pool.policy.reads_saved == saved
 
 

@@ -222,13 +222,15 @@ class PoolPolicy(Loads, ServingPolicy):
         )
 
     def leave_out(self, sample: int) -> bool:
-        """The lap goes on without a sample that is left. Returns whether it was in memory; it is not any more."""
+        """The lap goes on without a sample that is left. Returns whether it leaves memory. What is retained stays."""
         cls, queues, chunk = self._class_of[sample], self._queues, self._chunk_of[sample]
         was_resident = queues.is_resident(cls, sample)
         if not was_resident:
             # As if it came, and left at once.
             self._load(chunk, [sample], [])
         self._take_out(cls, queues.at_array[sample], saves=0)
+        if was_resident and self._stays(cls, sample):
+            return False
         queues.stays[sample] = 0
         self._count_for_next_lap(cls, sample, 1)
         return was_resident

@@ -556,6 +556,10 @@ class PoolState:
         """Count the turn. True where the sample stays for the next lap."""
         if self._progress is not None:
             self._progress.note(cls, self._lap_of_class[cls])
+        return self._stays(cls, sample)
+
+    def _stays(self, cls: int, sample: int) -> bool:
+        """Keep a sample that leaves the lap for the next one, if it is to be kept. Returns whether it is."""
         queues = self._queues
         if not queues.stays[sample]:
             return False
