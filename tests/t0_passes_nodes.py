@@ -246,7 +246,7 @@ def test_nodes_in_step_give_few_samples_twice_in_an_epoch_that_nobody_tells_of(k
 
 
 def test_a_padded_epoch_is_one_lap_and_a_little_which_is_found_within_the_next() -> None:
-    """A lap goes on in which a run began, whichever path came again."""
+    """Laps go on after paths came again, whichever paths these are."""
     for seed in range(1, 5):
         job = job_of("padded by 5", 3, seed=seed)
         assert not any(job.read(streams("padded by 5", len(job.class_of), 3, 4, seed=seed)))

@@ -700,7 +700,7 @@ def test_a_missing_table_is_an_error(root: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
 def test_a_table_that_is_not_utf8_is_an_error(root: Path, tmp_path: Path, encoding: str) -> None:
-    """As some spreadsheets save "Unicode text"."""
+    """Some spreadsheets save "Unicode text" so."""
     with pytest.raises(ClassesError, match=r"--classes .*labels.csv: not UTF-8 but perhaps UTF-16; save it as a csv"):
         catalog(root, table(tmp_path, "path,class\ntrain/1.jpg,a\n".encode(encoding)))
 

@@ -69,8 +69,10 @@ def _show_left(options: DoctorOptions) -> int:
 
 def _nodes(options: DoctorOptions) -> list[str]:
     """The addresses of --nodes. Raises UsageError."""
-    addresses = [] if options.nodes is None else [word for word in options.nodes.split(",") if word]
-    if options.nodes is not None and not addresses:
+    if options.nodes is None:
+        return []
+    addresses = [word for word in options.nodes.split(",") if word]
+    if not addresses:
         raise UsageError("doctor --nodes names no node; write host:port,…")
     for address in addresses:
         split_address(address)

@@ -34,7 +34,7 @@ static void sections_free(PyObject *object) {
     Py_TYPE(object)->tp_free(object);
 }
 
-// Checks how long the arrays are, and that those can be written which are. Returns 0, or -1 with an exception set.
+// Checks the lengths of the arrays, and that the core may write to them. Returns 0, or -1 with an exception set.
 static int check_arrays(sections_object *self) {
     redox_sections *sections = &self->sections;
     Py_ssize_t lengths[COLUMNS];
@@ -137,8 +137,8 @@ static PyObject *sections_load(PyObject *self, PyObject *samples) {
     for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(list); i++) {
         int64_t sample;
         PyObject *item = PyTuple_GET_ITEM(list, i);
-        failed = !numbers(&item, 1, 1, &sample);
-        if (failed) {
+        if (!numbers(&item, 1, 1, &sample)) {
+            failed = true;
             break;
         }
         int is_fresh = redox_sections_load(sections, sample);

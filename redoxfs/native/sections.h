@@ -16,6 +16,7 @@ typedef struct redox_sections {
     uint8_t *had, *stays;     // [samples]
 } redox_sections;
 
+// In `had`, as redoxfs.protocol.pool.queues has it.
 enum { REDOX_HAD_TURN = 1 };
 
 enum { REDOX_NO_RESIDENT = -1, REDOX_NO_SUCH_SAMPLE = -1 };

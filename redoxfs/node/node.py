@@ -582,10 +582,8 @@ class Node:
             self.pending.leave_undecided(path, opened.turn.ticket)
         if opened.turn is not None and self.watch_turn is not None:
             self.watch_turn(path)
-        policy = self.shared_policy
-        if policy.outbox or policy.unloaded or policy.revoked:
-            assert self.flush is not None
-            self.flush()
+        assert self.flush is not None
+        self.flush()
         if opened.sample != UNDECIDED:
             return None
         self.counters.joined += opened.turn is None

@@ -107,11 +107,11 @@ class HomePass(Pass):
     ``holds``  whether what a run was given is held back; laps alone decide until then
     ``told_until``  before this open the run began where it was told: paths that come twice are what the job repeats
     ``lap_from``  the open with which an epoch was last found to have begun
-    ``repeated``  of the paths that came again, the latest open before
+    ``repeated``  the latest open of a path that was opened again later
     ``clock``  counts what leaves
     ``logs``   of each node
-    ``uses``   of what peers gave: about when a reader got it, and with which open it had been asked for. Only what
-               `told` needs
+    ``uses``   of samples that peers gave: with about which open a reader got one, and with which it was asked for.
+               Only those that `told` needs
     """
 
     __slots__ = ("clock", "epoch", "holds", "lap_from", "logs", "repeated", "told_until", "uses")

@@ -141,11 +141,13 @@ class Passing(Laps):
 
     # Runs of opens
 
-    def _look_at_lap(self, cls: int, *, goes_on: bool) -> None:
-        """Before a turn of a class whose lap may be over, or goes on. If it has two opens of one path, and goes on,
-        laps are no passes."""
+    def _look_at_lap(self, cls: int, *, goes_on: bool = False) -> None:
+        """Before a turn of a class: if its lap has two opens of one path, and goes on, laps are no passes. It goes on
+        where a sample of it is here."""
         tree = self._tree_of_class[cls]
-        if goes_on and not tree.holds and tree.repeated > self._passes.entered[cls]:
+        if tree.holds or tree.repeated <= self._passes.entered[cls]:
+            return
+        if goes_on or self._free(cls):
             self._hold(tree)
             self._enter_due(cls)
 

@@ -196,7 +196,7 @@ class LocalFirst(Passing, SharedServingPolicy):
         """Remove an unreserved sample that is here, those taken from others first; the next lap may begin."""
         if not self._free(cls) and cls not in self._reservations:
             self._begin_next_lap(cls)
-        self._look_at_lap(cls, goes_on=self._free(cls) > 0)
+        self._look_at_lap(cls)
         if cls in self._taken:
             return self._next_taken(cls)
         return self._next_own(cls) if self._free(cls) else None
@@ -247,7 +247,7 @@ class LocalFirst(Passing, SharedServingPolicy):
 
     def _give(self, cls: int, max_samples: int, room_bytes: int) -> list[Served]:
         """Samples for a peer, this node's own first: the others have crossed the network once already."""
-        self._look_at_lap(cls, goes_on=self._free(cls) > 0)
+        self._look_at_lap(cls)
         free = self._free(cls)
         if not free:
             return [self._preempt(cls)] if cls in self._reservations else []

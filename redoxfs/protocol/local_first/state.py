@@ -139,7 +139,6 @@ class NodeState:
         # uint8[C]: what is held back is to leave the lap at the next request.
         self._unheld_array = np.zeros(classes, np.uint8)
         self._unheld: memoryview[int] = self._unheld_array.data
-        # By class: an open waits for a sample, whose path had this open before.
 
     def restore(self, turns: Turns, own: Turns | None = None) -> None:
         """Resume where all nodes together were. Call it before anything else, and at all of them alike. Raises

@@ -55,8 +55,8 @@ class Queues:
     ``take_out``  of a class and the place of a resident: moves it over to those that had their turn, and returns it
     ``keep``      of a sample that had its turn, and whether it is retained: it stays for the next lap
     ``let_go``    of a sample: undoes `keep`, and returns whether it was in the retained section
-    ``load``      of samples: makes them residents, of this lap if fresh, else of the next. Returns how many are
-                  for this lap, and the classes that have no fresh samples any more
+    ``load``      of samples: makes them residents, of this lap if fresh, else of the next. Returns how many are for
+                  this lap, and the classes that have no fresh samples any more
 
     Args:
         class_of: int32[S], the class of each sample.
@@ -68,7 +68,6 @@ class Queues:
         members = np.arange(samples) if covered is None else np.flatnonzero(covered)
         of_class = np.bincount(class_of[members], minlength=int(class_of.max(initial=0)) + 1)
         self._class_array = class_of
-        self._class_of: Ints = class_of.data
         self._begun_array = np.concatenate([[0], np.cumsum(of_class)]).astype(np.int32)
         self.begun: Ints = self._begun_array.data
         (
